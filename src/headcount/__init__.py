@@ -1,0 +1,1 @@
+"""Find out which attention heads a Transformer needs, and let the rest go."""

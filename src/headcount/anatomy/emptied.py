@@ -1,0 +1,47 @@
+"""Attention with no heads left: nothing is attended to, only the output projection's bias is added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def bias_only(projection: nn.Module, hidden: Tensor) -> Tensor:
+    """What an output projection without inputs puts out: its bias, or zero.  (B, T, hidden)"""
+    bias = projection.bias
+    if bias is None:
+        return hidden.new_zeros(*hidden.shape[:-1], projection.weight.shape[0])
+    return bias.to(hidden.dtype).expand(*hidden.shape[:-1], -1)
+
+
+class Emptied:
+    """Stands in front of an attention class whose heads have all been removed."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        hidden = args[0] if args else kwargs["hidden_states"]  # (B, T, hidden)
+        self.keep_cache_length(hidden, kwargs)
+        return self.without_heads(hidden, args, kwargs)
+
+    def without_heads(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the attention class returns when every head is silent."""
+        return bias_only(self.headcount_output(), hidden), None  # type: ignore[attr-defined]
+
+    def keep_cache_length(self, hidden: Tensor, kwargs: dict[str, Any]) -> None:
+        """Tell the cache how many tokens have passed: it reads that from the first layer's keys.
+
+        A tensor without heads would count as an empty cache, so one number per token is kept instead.
+        """
+        cache = kwargs.get("past_key_values", kwargs.get("layer_past"))
+        if cache is None or self.headcount_kind != "decoder":  # type: ignore[attr-defined]
+            return
+        cache = getattr(cache, "self_attention_cache", cache)
+        placeholder = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)  # (B, 1, T, 1)
+        cache.update(placeholder, placeholder, self.layer_idx)  # type: ignore[attr-defined]
+
+
+class EmptiedContext(Emptied):
+    """For attention classes that return the heads' outputs and leave the projection to their parent."""
+
+    def without_heads(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return hidden.new_zeros(*hidden.shape[:-1], 0), None

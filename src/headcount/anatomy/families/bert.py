@@ -1,0 +1,17 @@
+"""BERT and the models built like it: the attention class returns contexts, its parent's `output` projects them."""
+
+from headcount.anatomy.emptied import EmptiedContext
+from headcount.anatomy.family import Family, separate
+
+FAMILY = Family(
+    name="BERT",
+    classes=tuple(
+        f"{name}{kind}Attention"
+        for name in ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra")
+        for kind in ("Self", "Cross")
+    ),
+    inputs=separate("query", "key", "value"),
+    output="^.output.dense",
+    head_dim="attention_head_size",
+    emptied=EmptiedContext,
+)

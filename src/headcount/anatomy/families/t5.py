@@ -1,0 +1,61 @@
+"""T5 and mT5: the first layer's position bias, one column per head, serves all layers of its stack."""
+
+from typing import Any
+
+from torch import Tensor
+
+from headcount.anatomy.emptied import Emptied, bias_only
+from headcount.anatomy.family import Family, separate
+
+
+class PrunedT5:
+    """Takes its own heads' share of the position bias, and hands the whole bias on to the next layer."""
+
+    def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._whole_bias = super().compute_bias(*args, **kwargs)  # type: ignore[misc]  # (1, all heads, T, S)
+        return self._whole_bias[:, list(self.headcount_kept)]  # type: ignore[attr-defined]
+
+    def forward(self, hidden_states: Tensor, *args: Any, position_bias: Any = None, **kwargs: Any) -> Any:
+        if self.headcount_kind == "cross":  # type: ignore[attr-defined]
+            # Cross layers hand each other a bias of zeros with one layer's number of heads: make it anew instead.
+            output, _, *weights = super().forward(hidden_states, *args, position_bias=None, **kwargs)  # type: ignore[misc]
+            return output, None, *weights
+        share = None if position_bias is None else position_bias[:, list(self.headcount_kept)]  # type: ignore[attr-defined]
+        output, _, *weights = super().forward(hidden_states, *args, position_bias=share, **kwargs)  # type: ignore[misc]
+        if position_bias is None and self.has_relative_attention_bias:  # type: ignore[attr-defined]
+            position_bias, self._whole_bias = self._whole_bias, None
+        return output, position_bias, *weights
+
+
+class EmptiedT5(Emptied):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        hidden = args[0] if args else kwargs["hidden_states"]  # (B, T, hidden)
+        bias = kwargs.get("position_bias")
+        if bias is None and self.has_relative_attention_bias:  # type: ignore[attr-defined]
+            cache = kwargs.get("past_key_values")
+            seen = 0 if cache is None else int(cache.get_seq_length(self.layer_idx))  # type: ignore[attr-defined]
+            length = hidden.shape[1]
+            bias = self.compute_bias(length, seen + length, hidden.device, seen)  # type: ignore[attr-defined]
+        self.keep_cache_length(hidden, kwargs)
+        handed_on = None if self.headcount_kind == "cross" else bias  # type: ignore[attr-defined]
+        return bias_only(self.o, hidden), handed_on, None  # type: ignore[attr-defined]
+
+
+def _kind(module: Any) -> str:
+    if not module.is_decoder:
+        return "encoder"
+    return "decoder" if module.is_causal else "cross"
+
+
+FAMILY = Family(
+    name="T5",
+    classes=("T5Attention", "MT5Attention"),
+    inputs=separate("q", "k", "v"),
+    output="o",
+    head_dim="key_value_proj_dim",
+    kind=_kind,
+    depth=2,
+    pruned=PrunedT5,
+    emptied=EmptiedT5,
+    uniform={"heads": "num_heads"},
+)

@@ -1,0 +1,152 @@
+"""`capture`: attention maps and head outputs of whatever runs inside the block, under every kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from headcount.anatomy import AttentionSite, anatomy
+from headcount.anatomy.kernels import ConfigView, has_interface, kernel_below
+from headcount.errors import HeadcountError
+
+CAPTURE = "headcount_capture"
+
+
+class SiteTensors:
+    """What each site produced, found by the site or by its name (`"encoder.3"`)."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[Tensor]] = {}
+
+    def __getitem__(self, site: AttentionSite | str) -> Tensor:
+        name = site if isinstance(site, str) else site.name
+        calls = self.calls.get(name, [])
+        if len(calls) != 1:
+            ran = f"ran {len(calls)} times" if calls else "did not run"
+            raise HeadcountError(f"{name} {ran} inside capture; .calls[{name!r}] is the list of what was recorded")
+        return calls[0]
+
+    def add(self, site: AttentionSite, tensor: Tensor) -> None:
+        self.calls.setdefault(site.name, []).append(tensor)
+
+
+class Captured:
+    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, heads, head_dim); gone again when heads are."""
+
+    def __init__(self) -> None:
+        self.attention = SiteTensors()
+        self.contexts = SiteTensors()
+
+
+@contextmanager
+def capture(model: nn.Module, attention: bool = True, contexts: bool = True) -> Iterator[Captured]:
+    """Record attention weights and head outputs; the model's own outputs stay what they are.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)).eval()
+    >>> with capture(model) as seen:
+    ...     output = model(torch.tensor([[5, 6, 7]]))
+    >>> seen.attention["encoder.0"].shape, seen.contexts["encoder.1"].shape
+    (torch.Size([1, 4, 3, 3]), torch.Size([1, 3, 4, 8]))
+
+    Contexts are what enters the output projection: a mask set outside the block has been applied to them. A site that
+    runs several times inside the block (generation, ALBERT's shared layers) keeps every call in `.calls[name]`.
+    """
+    seen = Captured()
+    with ExitStack() as stack:
+        for site in anatomy(model).sites:
+            if not site.kept:
+                continue
+            if contexts:
+                stack.callback(site.output.register_forward_pre_hook(_keep_context(site, seen)).remove)
+            if attention:
+                _watch_attention(site, seen, stack)
+        yield seen
+
+
+def _keep_context(site: AttentionSite, seen: Captured) -> Any:
+    def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen.contexts.add(site, args[0].unflatten(-1, (len(site.kept), site.head_dim)))
+
+    return hook
+
+
+def _watch_attention(site: AttentionSite, seen: Captured, stack: ExitStack) -> None:
+    module: Any = site.module
+    if not site.family.returns_weights and has_interface(module):
+        config = module.config
+        if config._attn_implementation != "eager":
+            module.config = ConfigView(config, _attn_implementation=CAPTURE)
+            module.headcount_seen = lambda weights: seen.attention.add(site, weights)
+            stack.callback(_stop_watching, module, config)
+            return
+    elif not site.family.returns_weights:
+        raise HeadcountError(f"{site.name} ({type(module).__name__}) gives no access to its attention weights")
+    ask, take = _returned_weights(site, seen)
+    stack.callback(module.register_forward_pre_hook(ask, with_kwargs=True).remove)
+    stack.callback(module.register_forward_hook(take, with_kwargs=True).remove)
+
+
+def _stop_watching(module: Any, config: Any) -> None:
+    module.config = config
+    del module.headcount_seen
+
+
+def _returned_weights(site: AttentionSite, seen: Captured) -> tuple[Any, Any]:
+    """For modules that return their weights when asked to: ask, keep them, and return what would have been returned."""
+    signature = inspect.signature(type(site.module).forward)
+    asked: list[bool] = []
+
+    def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = signature.bind(module, *args, **kwargs)
+        asked.append(bool(bound.arguments.get("output_attentions", kwargs.get("output_attentions", False))))
+        if site.family.returns_weights and "output_attentions" in signature.parameters:
+            bound.arguments["output_attentions"] = True
+        elif site.family.returns_weights:
+            bound.arguments.setdefault("kwargs", {})["output_attentions"] = True
+        return bound.args[1:], bound.kwargs
+
+    def take(module: nn.Module, args: Any, kwargs: Any, output: tuple[Any, ...]) -> Any:
+        wanted = asked.pop()
+        seen.attention.add(site, output[-1])
+        if wanted or site.family.name != "MPNet":
+            return output if wanted or site.family.name == "BLOOM" else (*output[:-1], None)
+        return output[:-1]
+
+    return ask, take
+
+
+def _watching(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> Any:
+    """Run the user's kernel, and once more on the identity: what attention makes of it are its weights."""
+    kernel = kernel_below(module, CAPTURE)
+    output = kernel(module, query, key, value, attention_mask, **kwargs)
+    with torch.no_grad() if not torch.is_grad_enabled() else torch.enable_grad():
+        weights = _on_identity(kernel, module, query, key, value, attention_mask, {**kwargs, "dropout": 0.0})
+    module.headcount_seen(weights)
+    return output
+
+
+def _on_identity(
+    kernel: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, kwargs: dict[str, Any]
+) -> Tensor:
+    """softmax(QK) I = softmax(QK): (B, heads, T, S), by as many columns at a time as a value has."""
+    length, size = key.shape[-2], value.shape[-1]
+    columns = []
+    for start in range(0, length, size):
+        identity = value.new_zeros(length, size)
+        identity[start : start + size, : length - start] = torch.eye(size, dtype=value.dtype, device=value.device)[
+            : length - start, : length - start
+        ]
+        columns.append(kernel(module, query, key, identity.expand_as(value), mask, **kwargs)[0])  # (B, T, heads, size)
+    return torch.cat(columns, dim=-1)[..., :length].transpose(1, 2)
+
+
+AttentionInterface.register(CAPTURE, _watching)

@@ -1,0 +1,106 @@
+"""`masked`: what if these heads were gone? Reversible, differentiable, under every attention kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headcount.anatomy import Anatomy, AttentionSite, anatomy
+from headcount.errors import HeadcountError
+from headcount.heads import Head
+
+
+@contextmanager
+def masked(
+    model: nn.Module,
+    off: Iterable[Head | str] | str | None = None,
+    *,
+    xi: Mapping[Head | str, float | Tensor] | Tensor | None = None,
+) -> Iterator[nn.Module]:
+    """Multiply the output of each head by its xi (M19 section 2.3) as long as the block lasts.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)).eval()
+    >>> with masked(model, off=["encoder.0.1"]):
+    ...     shape = model(torch.tensor([[5, 6, 7]])).last_hidden_state.shape
+    >>> shape
+    torch.Size([1, 3, 32])
+
+    `off`: heads to turn off. `xi`: instead, `{head: value}`, or a tensor `[heads]` or `[examples, heads]` in the order
+    of `anatomy(model).heads`, gradients included; with examples, rows are repeated along with beams in `generate`.
+    Masks can be nested (they multiply) and are always taken back at the end. The projection's bias stays, as in `remove`.
+    """
+    found = anatomy(model)
+    values = _values(found, off, xi)
+    with ExitStack() as stack:
+        for site, start in _starts(found):
+            share = values[..., start : start + len(site.kept)]  # ([examples,] site heads)
+            if isinstance(xi, Tensor) or bool((share != 1).any()):
+                handle = site.output.register_forward_pre_hook(_multiply(site, share))
+                stack.callback(handle.remove)
+        yield model
+
+
+def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
+    """The xi of every head: ([examples,] heads)"""
+    count = len(found.heads)
+    if off is not None and xi is not None:
+        raise HeadcountError("give either off=… or xi=…, not both")
+    if isinstance(xi, Tensor):
+        if xi.ndim not in (1, 2) or xi.shape[-1] != count:
+            raise HeadcountError(
+                f"xi has shape {tuple(xi.shape)}; expected [{count}] or [examples, {count}], "
+                "in the order of anatomy(model).heads"
+            )
+        return xi
+    if isinstance(xi, Mapping):
+        heads = found.check(xi)
+        return torch.stack(
+            [torch.ones(())] * count
+        ) if not heads else _from_mapping(found, heads, list(xi.values()))
+    values = torch.ones(count)
+    for head in found.check(off or ()):
+        values[found.index(head)] = 0.0
+    return values
+
+
+def _from_mapping(found: Anatomy, heads: tuple[Head, ...], given: list[float | Tensor]) -> Tensor:
+    column = {found.index(head): torch.as_tensor(value) for head, value in zip(heads, given, strict=True)}
+    like = next(iter(column.values()))
+    one = torch.ones((), dtype=torch.get_default_dtype(), device=like.device)
+    columns = torch.broadcast_tensors(*(column.get(position, one).to(one) for position in range(len(found.heads))))
+    return torch.stack(columns, dim=-1)
+
+
+def _starts(found: Anatomy) -> Iterator[tuple[AttentionSite, int]]:
+    start = 0
+    for site in found.sites:
+        if site.kept:
+            yield site, start
+        start += len(site.kept)
+
+
+def _multiply(site: AttentionSite, share: Tensor) -> Any:
+    def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        context = args[0]  # (B, T, heads * head_dim)
+        xi = share.to(device=context.device, dtype=context.dtype)
+        if xi.ndim == 2:
+            xi = _per_row(xi, context.shape[0], site)[:, None]  # (B, 1, heads)
+        by_head = context.unflatten(-1, (len(site.kept), site.head_dim))  # (B, T, heads, head_dim)
+        return ((by_head * xi[..., None]).flatten(-2), *args[1:])
+
+    return hook
+
+
+def _per_row(xi: Tensor, batch: int, site: AttentionSite) -> Tensor:
+    """Repeat each example's xi for its beams: (examples, heads) to (B, heads)."""
+    if batch % len(xi):
+        raise HeadcountError(
+            f"xi has {len(xi)} rows, one per example, but {site.name} ran on a batch of {batch}; "
+            "the batch must be a multiple of the rows"
+        )
+    return xi.repeat_interleave(batch // len(xi), dim=0)

@@ -1,0 +1,1 @@
+"""Heads really gone: remove, save, load."""

@@ -1,0 +1,189 @@
+"""Rows from anything: a `datasets.Dataset`, a list of dicts, a file, a directory, or a hub id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headcount.errors import BadData, unknown
+from headcount.tasks.files import SUFFIXES, read_file
+
+SPLITS = ("validation", "dev", "val", "test", "train")  # the one to evaluate on, if nothing is said
+
+
+@dataclass
+class Rows:
+    """A table with names for its columns and for the places its rows come from.
+
+    >>> rows = Rows.of([{"text": "fine", "label": 1}, {"text": "dull", "label": 0}])
+    >>> rows.names, rows.column("text"), rows.column(1), rows.place(0, "label")
+    (['text', 'label'], ['fine', 'dull'], [1, 0], "example 0, column 'label'")
+
+    table: the values of each column. source: a short name for messages and signatures.
+    lines: the line of a file that each row stands on, counted from 1; None for data in memory.
+    classes: for columns of class numbers that have names (a datasets.ClassLabel), those names.
+    header: False where a file has no names for its columns, so that they are called "0", "1", ...
+    """
+
+    table: dict[str, list[Any]]
+    source: str = "data"
+    split: str | None = None
+    lines: Sequence[int] | None = None
+    classes: dict[str, list[str]] = field(default_factory=dict)
+    header: bool = True
+    remarks: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, data: Any, split: str | None = None) -> Rows:
+        """Read whatever the user passed as data."""
+        if isinstance(data, Rows):
+            return data
+        if isinstance(data, (str, Path)):
+            return _from_name(str(data), split)
+        if hasattr(data, "column_names"):  # datasets, without importing it
+            return _from_datasets(data, "data set", split)
+        if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
+            return _from_dicts(data)
+        raise BadData(
+            f"cannot read rows from {type(data).__name__}; pass a file, a hub id, a datasets.Dataset "
+            "or a list of dicts"
+        )
+
+    def __len__(self) -> int:
+        return len(next(iter(self.table.values()), []))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.table)
+
+    def name(self, column: str | int) -> str:
+        """The column's name, given its name or its number (counted from 0)."""
+        if str(column) in self.table:
+            return str(column)
+        if str(column).isdigit():
+            if int(column) < len(self.names):
+                return self.names[int(column)]
+            raise BadData(f"{self.source} has no column {column}: its {len(self.names)} are counted from 0")
+        raise BadData(f"{self.source}: {unknown('column', str(column), self.names)}")
+
+    def column(self, column: str | int) -> list[Any]:
+        return self.table[self.name(column)]
+
+    def place(self, row: int, column: str | None = None) -> str:
+        """Where a row stands, in words."""
+        place = f"example {row}" if self.lines is None else f"{self.source}, line {self.lines[row]}"
+        return place if column is None else f"{place}, column {column!r}"
+
+    def take(self, limit: int | None, seed: int | None = 0) -> Rows:
+        """`limit` random rows in their order, always the same ones for one seed; the first ones if it is None."""
+        if limit is None or limit >= len(self):
+            return self
+        if limit < 1:
+            raise BadData(f"limit must be at least 1, not {limit}")
+        chosen = range(limit)
+        if seed is not None:
+            chosen = np.sort(np.random.default_rng(seed).choice(len(self), limit, replace=False)).tolist()
+        how = "the first rows" if seed is None else f"a random choice (seed {seed})"
+        return Rows(
+            {name: [values[i] for i in chosen] for name, values in self.table.items()},
+            self.source,
+            self.split,
+            [self.lines[i] for i in chosen] if self.lines is not None else list(chosen),
+            self.classes,
+            self.header,
+            [*self.remarks, f"{limit} of {len(self)} rows of {self.source}: {how}"],
+        )
+
+
+def aligned(source: Rows, target: Rows, target_column: str | int | None = None) -> Rows:
+    """One table from two files whose lines belong together.
+
+    >>> en, fr = Rows({"text": ["a dog"]}, "val.en"), Rows({"text": ["un chien"]}, "val.fr")
+    >>> aligned(en, fr).table
+    {'source': ['a dog'], 'target': ['un chien']}
+    """
+    if len(source) != len(target):
+        raise BadData(
+            f"{source.source} has {len(source)} lines and {target.source} has {len(target)}: "
+            "they do not belong together line by line"
+        )
+    first, second = (rows.column(0 if len(rows.names) == 1 else "text") for rows in (source, target))
+    return Rows({"source": first, "target": second}, f"{source.source}+{target.source}", lines=source.lines)
+
+
+def _from_name(name: str, split: str | None) -> Rows:
+    path = Path(name).expanduser()
+    if path.is_file():
+        content = read_file(path)
+        if split is not None:
+            raise BadData(f"{path.name} is one file without splits; leave out split={split!r}")
+        return Rows(source=path.name, **content)
+    if path.is_dir() or not _looks_like_a_file(name):
+        return _from_datasets(_load(name, split), Path(name).name if path.is_dir() else name, split)
+    raise BadData(f"there is no file {name}")
+
+
+def _looks_like_a_file(name: str) -> bool:
+    return Path(name).suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def _load(name: str, split: str | None) -> Any:
+    """A hub id, "id:configuration", or a directory, with the datasets library; never runs code from there."""
+    import datasets
+
+    if (Path(name) / "state.json").is_file() or (Path(name) / "dataset_dict.json").is_file():
+        return datasets.load_from_disk(name)
+    path, _, configuration = (name, "", "") if Path(name).is_dir() else name.partition(":")
+    try:
+        return datasets.load_dataset(path, configuration or None, split=split)
+    except Exception as error:  # datasets raises anything from ValueError to httpx errors
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        where = f" (split {split})" if split else ""
+        raise BadData(
+            f"{name}{where}: there is no such file, and it cannot be loaded as a data set: {reason[0]}"
+        ) from error
+
+
+def _from_datasets(data: Any, source: str, split: str | None) -> Rows:
+    import datasets
+
+    if isinstance(data, (datasets.IterableDataset, datasets.IterableDatasetDict)):
+        raise BadData("a streaming data set has no length; load it with streaming=False")
+    remarks = []
+    if isinstance(data, datasets.DatasetDict):
+        chosen = split or next((name for name in SPLITS if name in data), next(iter(data), ""))
+        if chosen not in data:
+            raise BadData(f"{source}: {unknown('split', chosen, data)}")
+        if split is None and len(data) > 1:
+            remarks.append(f"split {chosen!r} of {source}, of {', '.join(data)}")
+        data, split = data[chosen], chosen
+    classes = {n: f.names for n, f in data.features.items() if isinstance(f, datasets.ClassLabel)}
+    # Images and sound are left out: listing them would decode them.
+    plain = (datasets.Value, datasets.ClassLabel, datasets.Translation, dict)
+    names = [n for n, feature in data.features.items() if isinstance(feature, plain)]
+    table = _flat({name: list(data[name]) for name in names})
+    return Rows(table, source, split or str(data.split or "") or None, classes=classes, remarks=remarks)
+
+
+def _from_dicts(data: Sequence[Mapping[str, Any]]) -> Rows:
+    names = list(data[0]) if len(data) else []
+    for i, row in enumerate(data):
+        for name in names:
+            if name not in row:
+                raise BadData(f"example {i} has no {name!r}, which example 0 has")
+    return Rows(_flat({str(name): [row[name] for row in data] for name in names}))
+
+
+def _flat(table: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Columns of {"en": ..., "fr": ...} become the columns en and fr."""
+    flat: dict[str, list[Any]] = {}
+    for name, values in table.items():
+        if values and all(isinstance(value, Mapping) for value in values):
+            flat.update({key: [value.get(key) for value in values] for key in values[0]})
+        else:
+            flat[name] = values
+    return flat

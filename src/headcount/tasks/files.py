@@ -1,0 +1,166 @@
+"""Files of rows: csv, tsv, jsonl, parquet and plain text; what is wrong is named by file, line and column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headcount.errors import BadData
+from headcount.tasks.columns import KNOWN
+
+SUFFIXES = {".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet"}
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The file's `table`, the `lines` its rows stand on, whether it has a `header`, and `remarks`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "dev.tsv"
+    ...     _ = path.write_text('it "works"\\t1\\nit does not\\t0\\n')
+    ...     read_file(path)["table"]
+    {'0': ['it "works"', 'it does not'], '1': ['1', '0']}
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _read_parquet(path)
+    text = _decode(path)
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        return _read_json(path.name, text)
+    if suffix == ".csv":
+        return _read_table(path.name, _csv_rows(path.name, text))
+    lines = _lines(text)
+    tabs = {line.count("\t") for _, line in lines[:100]}
+    if suffix in (".tsv", ".tab") or (len(tabs) == 1 and tabs != {0}):
+        return _read_table(path.name, ((number, line.split("\t")) for number, line in lines if line))
+    return {"table": {"text": [line for _, line in lines]}, "lines": [number for number, _ in lines]}
+
+
+def _decode(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadData(f"cannot read {path}: {error.strerror}") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise BadData(f"{path.name}, line {line}: not UTF-8 text") from error
+    if not text.strip():
+        raise BadData(f"{path.name} is empty")
+    return text
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Numbered lines; only a line feed ends one, since texts may hold other separators."""
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [(number, line.removesuffix("\r")) for number, line in enumerate(lines, start=1)]
+
+
+def _csv_rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    start = 1
+    try:
+        for row in reader:
+            if row:
+                yield start, row
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise BadData(f"{name}, line {start}: not proper csv: {error}") from error
+
+
+def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, Any]:
+    numbered = list(rows)
+    first = numbered[0][1]
+    header = _is_header(first, [row for _, row in numbered[1:1001]])
+    names = first if header else [str(i) for i in range(len(first))]
+    for i, column in enumerate(names):
+        if column in names[:i]:
+            raise BadData(f"{name}, line 1: two columns are called {column!r}")
+    numbered = numbered[header:]
+    for line, row in numbered:
+        if len(row) != len(names):
+            raise BadData(f"{name}, line {line}: {len(row)} columns where {len(names)} were expected")
+    remark = f"{name} has no header: its columns are counted from 0"
+    return {
+        "table": {column: [row[i] for _, row in numbered] for i, column in enumerate(names)},
+        "lines": [line for line, _ in numbered],
+        "header": header,
+        "remarks": [] if header else [remark],
+    }
+
+
+def _is_header(first: list[str], others: list[list[str]]) -> bool:
+    """A first line is a header if it has a well-known name, or breaks with what its column holds below.
+
+    >>> _is_header(["a fine film", "1"], [["a dull one", "0"], ["another", "1"]])
+    False
+    >>> _is_header(["review", "verdict"], [["a dull one", "bad"], ["another", "bad"], ["third", "good"]])
+    True
+    """
+    if len(set(first)) < len(first) or "" in first:
+        return False
+    if any(cell.strip().lower() in KNOWN for cell in first):
+        return True
+    for i, cell in enumerate(first):
+        below = [row[i] for row in others if i < len(row)]
+        if below and all(map(_is_number, below)) and not _is_number(cell):
+            return True
+        if 0 < len(set(below)) <= len(below) / 3 and cell not in below:
+            return True
+    return len(others) >= 3 and len(set(first)) == len(first) > 1 and _repeats(first, others)
+
+
+def _repeats(first: list[str], others: list[list[str]]) -> bool:
+    """Whether some column below holds repeated values that the first line lacks."""
+    columns = [[row[i] for row in others if i < len(row)] for i in range(len(first))]
+    return any(
+        len(set(c)) < len(c) and cell not in c and max(map(len, c)) < 20
+        for cell, c in zip(first, columns, strict=True)
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_json(name: str, text: str) -> dict[str, Any]:
+    rows, lines = [], []
+    for line, content in _lines(text):
+        if not content.strip():
+            continue
+        try:
+            row = json.loads(content)
+        except json.JSONDecodeError as error:
+            raise BadData(f"{name}, line {line}: not JSON: {error.msg} at column {error.colno}") from error
+        if not isinstance(row, dict):
+            raise BadData(f"{name}, line {line}: a JSON object was expected, one a line")
+        rows.append(row)
+        lines.append(line)
+    names = list(rows[0])
+    for line, row in zip(lines, rows, strict=True):
+        missing = [column for column in names if column not in row]
+        if missing:
+            raise BadData(f"{name}, line {line}: no {missing[0]!r}, which line {lines[0]} has")
+    return {"table": {column: [row[column] for row in rows] for column in names}, "lines": lines}
+
+
+def _read_parquet(path: Path) -> dict[str, Any]:
+    import pyarrow.parquet
+    from pyarrow.lib import ArrowException
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (ArrowException, OSError) as error:
+        raise BadData(f"{path.name} is not a parquet file: {str(error).splitlines()[0]}") from error
+    return {"table": {name: table[name].to_pylist() for name in table.column_names}}

@@ -1,0 +1,166 @@
+"""Every metric as a function of summed statistics, for any number of sums at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.base import Metric as SacreMetric
+
+from headcount.errors import BadData, unknown
+from headcount.tasks.base import Metric
+
+# Classification sums: [examples, right, loss] and, where the metric needs them, three numbers per class:
+# [true_0 .. true_C-1, predicted_0 .. predicted_C-1, both_0 .. both_C-1].
+# Token sums: [tokens, right, negative log likelihood]. Exact match sums: [examples, the same].
+# BLEU and chrF sums: in sacrebleu's own order.
+
+
+def accuracy(sums: np.ndarray) -> np.ndarray:
+    """The share of examples (or tokens) that are right.
+
+    >>> float(accuracy(np.array([4.0, 3.0, 0.9])))
+    0.75
+    """
+    return _ratio(sums[..., 1], sums[..., 0])
+
+
+def loss(sums: np.ndarray) -> np.ndarray:
+    """The mean loss per example, for language per token.
+
+    >>> float(loss(np.array([4.0, 3.0, 0.8])))
+    0.2
+    """
+    return _ratio(sums[..., 2], sums[..., 0])
+
+
+def perplexity(sums: np.ndarray) -> np.ndarray:
+    """e to the mean negative log likelihood of a token.
+
+    >>> float(perplexity(np.array([4.0, 3.0, 0.0])))
+    1.0
+    """
+    return np.exp(loss(sums))
+
+
+def f1(sums: np.ndarray) -> np.ndarray:
+    """F1 of class 1, the harmonic mean of its precision and recall; 0 where it never occurs.
+
+    >>> float(f1(np.array([4.0, 3.0, 0.9, 2.0, 2.0, 1.0, 3.0, 1.0, 2.0])))  # 2 true, 3 predicted, 2 both
+    0.8
+    """
+    return _f1_per_class(sums)[..., 1]
+
+
+def f1_macro(sums: np.ndarray) -> np.ndarray:
+    """The mean F1 over the classes that occur, truly or predicted.
+
+    >>> float(f1_macro(np.array([4.0, 4.0, 0.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])))
+    1.0
+    """
+    true, predicted, _ = _per_class(sums)
+    return _ratio(_f1_per_class(sums).sum(-1), ((true + predicted) > 0).sum(-1))
+
+
+def matthews(sums: np.ndarray) -> np.ndarray:
+    """Matthews correlation for any number of classes (Gorodkin 2004); 0 where one side is constant.
+
+    >>> float(matthews(np.array([4.0, 4.0, 0.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])))
+    1.0
+    """
+    true, predicted, _ = _per_class(sums)
+    n, right = sums[..., 0], sums[..., 1]
+    covariance = right * n - (true * predicted).sum(-1)
+    spread = (n**2 - (predicted**2).sum(-1)) * (n**2 - (true**2).sum(-1))
+    return _ratio(covariance, np.sqrt(spread))
+
+
+def bleu(sums: np.ndarray) -> np.ndarray:
+    """Corpus BLEU (4-grams, exponential smoothing) exactly as `sacrebleu.corpus_bleu` computes it.
+
+    >>> float(bleu(np.array([5.0, 5, 5, 4, 3, 2, 5, 4, 3, 2])).round(6))  # lengths, 4 x correct, 4 x total
+    100.0
+    """
+    produced, reference = sums[..., 0], sums[..., 1]
+    brevity = np.where(produced < reference, np.exp(1 - _ratio(reference, produced, empty=np.inf)), 1.0)
+    smooth, logs, alive = np.ones_like(produced), np.zeros_like(produced), np.full(produced.shape, True)
+    for order in range(4):
+        correct, total = sums[..., 2 + order], sums[..., 6 + order]
+        alive = alive & (total > 0)  # from the first order without n-grams on, all precisions are 0
+        smooth = np.where(alive & (correct == 0), smooth * 2, smooth)
+        numerator = np.where(correct == 0, 100.0, 100.0 * correct)
+        denominator = np.where(correct == 0, smooth * total, total)
+        precision = np.where(alive, _ratio(numerator, denominator), 0.0)
+        # sacrebleu's logarithm of 0 is -9999999999, whose exponential is 0
+        logs = logs + np.log(precision, where=precision > 0, out=np.full_like(precision, -9999999999.0))
+    return np.where(sums[..., 2:6].any(-1), brevity * np.exp(logs / 4), 0.0)
+
+
+def chrf(sums: np.ndarray) -> np.ndarray:
+    """Corpus chrF (6-grams, beta 2) exactly as `sacrebleu.corpus_chrf` computes it.
+
+    >>> float(chrf(np.array([9.0, 9, 9, 8, 8, 8, 7, 7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 4])))
+    100.0
+    """
+    precision, recall, orders = (np.zeros(sums.shape[:-1]) for _ in range(3))
+    for order in range(6):
+        produced, reference, matched = (sums[..., 3 * order + k] for k in range(3))
+        counted = (produced > 0) & (reference > 0)
+        precision = precision + np.where(counted, _ratio(matched, produced), 0.0)
+        recall = recall + np.where(counted, _ratio(matched, reference), 0.0)
+        orders = orders + counted
+    precision, recall = _ratio(precision, orders), _ratio(recall, orders)
+    return 100 * _ratio(5 * precision * recall, 4 * precision + recall)
+
+
+CLASSIFICATION = {
+    "accuracy": Metric("accuracy", accuracy, points=0.01),
+    "f1": Metric("f1", f1, points=0.01),
+    "f1_macro": Metric("f1_macro", f1_macro, points=0.01),
+    "matthews": Metric("matthews", matthews, points=0.01),
+    "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
+}
+LANGUAGE = {
+    "perplexity": Metric("perplexity", perplexity, higher_is_better=False, points=0.01, relative=True),
+    "loss": CLASSIFICATION["loss"],
+    "accuracy": CLASSIFICATION["accuracy"],
+}
+TRANSLATION = {
+    "bleu": Metric("bleu", bleu),
+    "chrf": Metric("chrf", chrf),
+    "exact_match": Metric("exact_match", accuracy, points=0.01),
+    "perplexity": LANGUAGE["perplexity"],
+    "loss": LANGUAGE["loss"],
+}
+
+
+def pick(metrics: dict[str, Metric], name: str) -> Metric:
+    """The metric of that name, or what there is instead.
+
+    >>> pick(LANGUAGE, "perplexity").higher_is_better
+    False
+    """
+    if name not in metrics:
+        raise BadData(unknown("metric", name, metrics))
+    return metrics[name]
+
+
+def sacrebleu_metric(name: str, references: list[str]) -> SacreMetric:
+    """sacrebleu's own BLEU or chrF, which extracts the statistics of a sentence."""
+    kind = {"bleu": BLEU, "chrf": CHRF}[name]
+    return kind(references=[references])
+
+
+def _per_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """True, predicted and both, each (..., C)."""
+    true, predicted, both = np.split(sums[..., 3:], 3, axis=-1)
+    return true, predicted, both
+
+
+def _f1_per_class(sums: np.ndarray) -> np.ndarray:
+    true, predicted, both = _per_class(sums)
+    return _ratio(2 * both, true + predicted)
+
+
+def _ratio(a: np.ndarray, b: np.ndarray, empty: float = 0.0) -> np.ndarray:
+    """a / b, and `empty` where b is 0."""
+    return np.divide(a, b, out=np.full(np.broadcast(a, b).shape, empty), where=b != 0)
