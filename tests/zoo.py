@@ -1,9 +1,10 @@
 """Tiny random models of every supported family, and inputs for them: what the tests run on.
 
-One table, `ZOO`, says for each family how it is configured and which classes to try. Everything else is derived
-from it: `build` makes a model, `inputs` makes a batch for it, `generate` decodes with it, `main_output` picks the
-tensor to compare. The models have three layers and four heads (eight where key-value heads are shared) and run
-in milliseconds; their weights are random but not degenerate, so that every head changes the output.
+One table, `ZOO`, says for each family how it is configured and which classes to try. Everything else is
+derived from it: `build` makes a model, `inputs` makes a batch for it, `generate` decodes with it and
+`main_output` picks the tensor to compare. The models have three layers and four heads (eight where key-value
+heads are shared) and run in milliseconds; their weights are random but not degenerate: every head changes the
+output.
 """
 
 from __future__ import annotations
@@ -39,9 +40,8 @@ def _encoder(config: str, model: str, *heads: str, kernels: tuple[str, ...] = ("
     """A BERT-like family."""
     size = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
     size |= {"intermediate_size": 2 * WIDTH, **SIZE, **settings}
-    return Family(
-        _config(config, size), (f"{model}Model", *(model + head for head in heads)), kernels=kernels
-    )
+    classes = (f"{model}Model", *(model + head for head in heads))
+    return Family(_config(config, size), classes, kernels=kernels)
 
 
 def _decoder(config: str, model: str, *heads: str, kernels: tuple[str, ...] = ("eager", "sdpa"), **settings):
@@ -72,21 +72,13 @@ def _t5(config: str, model: str, **settings):
     size = {"d_model": WIDTH, "d_kv": 6, "d_ff": 2 * WIDTH, "num_layers": LAYERS, "num_heads": HEADS}
     size |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
     size |= {"vocab_size": VOCAB, "decoder_start_token_id": PAD, "num_labels": LABELS, **TOKENS, **settings}
-    heads = ("Model", "ForConditionalGeneration", "EncoderModel")
-    return Family(
-        _config(config, size), tuple(model + head for head in heads), "pair", generator=model + heads[1]
-    )
+    classes = (f"{model}Model", f"{model}ForConditionalGeneration", f"{model}EncoderModel")
+    return Family(_config(config, size), classes, "pair", generator=classes[1])
 
 
-def _image(config: str, model: str, **settings):
+def _image(config: str, model: str):
     size = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
-    size |= {
-        "intermediate_size": 2 * WIDTH,
-        "image_size": 12,
-        "patch_size": 4,
-        "num_labels": LABELS,
-        **settings,
-    }
+    size |= {"intermediate_size": 2 * WIDTH, "image_size": 12, "patch_size": 4, "num_labels": LABELS}
     return Family(_config(config, size), (f"{model}Model", f"{model}ForImageClassification"), "image")
 
 
@@ -125,7 +117,7 @@ ZOO: dict[str, Family] = {
         dim=WIDTH,
         n_layers=LAYERS,
         n_heads=HEADS,
-        hidden_dim=48,
+        hidden_dim=2 * WIDTH,
     ),
     "albert": _encoder("AlbertConfig", "Albert", CLASSIFIES, FILLS, embedding_size=16),
     "albert-groups": _encoder(
@@ -240,10 +232,10 @@ def inputs(
     seed: int = 0,
     model: PreTrainedModel | None = None,
 ) -> dict[str, torch.Tensor]:
-    """A batch for the family's bare model, examples of different lengths padded on that side (None: equal lengths).
+    """A batch for the family's bare model, its examples padded on that side (None: all of the same length).
 
-    With `model`, only what its `forward` takes: an encoder alone reads no `decoder_input_ids`, and BART's classifier
-    makes its own.
+    With `model`, only what its `forward` takes: an encoder alone reads no `decoder_input_ids`, and BART's
+    classifier makes its own.
     """
     generator = torch.Generator().manual_seed(seed)
     reads = ZOO[name].reads
@@ -275,7 +267,7 @@ def inputs(
 
 
 def _text(batch: int, length: int, padding: str | None, ends: bool, generator: torch.Generator):
-    """Token ids and their mask; the first example is as long as the batch, the others are shorter by 1 to half."""
+    """Token ids and their mask; the first example is not padded, the others are, by up to half of them."""
     ids = torch.randint(EOS + 1, VOCAB, (batch, length), generator=generator)
     mask = torch.ones_like(ids)
     for row in range(batch):
@@ -317,9 +309,10 @@ def prompt(name: str, batch: int = 3, length: int = 9, seed: int = 0) -> dict[st
 def generate(
     model: PreTrainedModel, name: str, beams: int = 1, new_tokens: int = 7, seed: int = 0, **settings: Any
 ) -> torch.Tensor:
-    """What the model writes after `prompt(name)`: greedily, or with `beams`; with a cache unless told otherwise.
+    """What the model writes after `prompt(name)`: greedily, or with `beams`; with a cache unless told not to.
 
-    Random models like to say one word for ever; no pair of words comes twice, so that the text tells more of them.
+    Random models like to say one word for ever. Here no pair of words comes twice, so that their text tells
+    more of them: zeroing almost any one head changes it.
     """
     settings = {"use_cache": True, "no_repeat_ngram_size": 2, "max_length": None, **settings}
     with torch.no_grad():
@@ -329,9 +322,9 @@ def generate(
 
 
 def main_output(output: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """The tensor to compare: logits, else the last hidden state; for CLIP both towers' embeddings side by side.
+    """The tensor to compare: logits, else the last hidden state; for CLIP both towers' embeddings together.
 
-    With the inputs' attention `mask`, padded positions are set to zero: kernels differ there and nobody reads them.
+    With the inputs' attention `mask`, padded positions are set to zero: kernels differ there.
     """
     if "text_embeds" in output and "image_embeds" in output:
         return torch.cat([output["text_embeds"], output["image_embeds"]], dim=-1)

@@ -1,1 +1,55 @@
 """Find out which attention heads a Transformer needs, and let the rest go."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+_WHERE = {
+    "Head": "heads",
+    "HeadcountError": "errors",
+    "UnsupportedModel": "errors",
+    "anatomy": "anatomy",
+    "masked": "mask",
+    "capture": "capture",
+    "remove": "surgery",
+    "save": "surgery",
+    "load": "surgery",
+}
+
+__version__ = "0.1.0"
+__all__ = list(_WHERE)
+
+if TYPE_CHECKING:
+    from headcount.anatomy import anatomy as anatomy
+    from headcount.capture import capture as capture
+    from headcount.errors import HeadcountError as HeadcountError
+    from headcount.errors import UnsupportedModel as UnsupportedModel
+    from headcount.heads import Head as Head
+    from headcount.mask import masked as masked
+    from headcount.surgery import load as load
+    from headcount.surgery import remove as remove
+    from headcount.surgery import save as save
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'headcount' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"headcount.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_WHERE, "__version__"])
+
+
+class _Package(ModuleType):
+    """`headcount.anatomy` is the function, also once the module of the same name has been imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -32,7 +32,7 @@ def masked(
 
     `off`: heads to turn off. `xi`: instead, `{head: value}`, or a tensor `[heads]` or `[examples, heads]` in the order
     of `anatomy(model).heads`, gradients included; with examples, rows are repeated along with beams in `generate`.
-    Masks can be nested (they multiply) and are always taken back at the end. The projection's bias stays, as in `remove`.
+    Masks can be nested (they multiply) and always end with the block. The projection's bias stays, as in `remove`.
     """
     found = anatomy(model)
     values = _values(found, off, xi)
@@ -57,23 +57,11 @@ def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
                 "in the order of anatomy(model).heads"
             )
         return xi
-    if isinstance(xi, Mapping):
-        heads = found.check(xi)
-        return torch.stack(
-            [torch.ones(())] * count
-        ) if not heads else _from_mapping(found, heads, list(xi.values()))
-    values = torch.ones(count)
-    for head in found.check(off or ()):
-        values[found.index(head)] = 0.0
-    return values
-
-
-def _from_mapping(found: Anatomy, heads: tuple[Head, ...], given: list[float | Tensor]) -> Tensor:
-    column = {found.index(head): torch.as_tensor(value) for head, value in zip(heads, given, strict=True)}
-    like = next(iter(column.values()))
-    one = torch.ones((), dtype=torch.get_default_dtype(), device=like.device)
-    columns = torch.broadcast_tensors(*(column.get(position, one).to(one) for position in range(len(found.heads))))
-    return torch.stack(columns, dim=-1)
+    given = dict.fromkeys(found.check(off or ()), 0.0)
+    if xi is not None:
+        given = dict(zip(found.check(xi), xi.values(), strict=True))
+    columns = [torch.as_tensor(given.get(head, 1.0), dtype=torch.get_default_dtype()) for head in found.heads]
+    return torch.stack(torch.broadcast_tensors(*columns), dim=-1)
 
 
 def _starts(found: Anatomy) -> Iterator[tuple[AttentionSite, int]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 
-def bias_only(projection: nn.Module, hidden: Tensor) -> Tensor:
+def bias_only(projection: Any, hidden: Tensor) -> Tensor:
     """What an output projection without inputs puts out: its bias, or zero.  (B, T, hidden)"""
     bias = projection.bias
     if bias is None:

@@ -28,8 +28,6 @@ def separate(query: str, key: str, value: str) -> tuple[Part, ...]:
     return Part(query), Part(key, ("kv",)), Part(value, ("kv",))
 
 
-
-
 @dataclass(frozen=True)
 class Family:
     """Where the heads of a model family are.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import nn
 
@@ -26,7 +27,7 @@ class AttentionSite:
     path: str
     module: nn.Module
     block: nn.Module  # the Transformer layer around it
-    output: nn.Module  # its input is the heads' outputs, side by side
+    output: Any  # its input is the heads' outputs, side by side
     family: Family
     head_dim: int
     kept: tuple[int, ...]
@@ -50,7 +51,7 @@ class AttentionSite:
         return tuple(sorted({index // self.group for index in self.kept}))
 
     @property
-    def inputs(self) -> list[tuple[Part, nn.Module]]:
+    def inputs(self) -> list[tuple[Part, Any]]:
         """The query, key and value projections, with how heads lie in them."""
         found = [(part, getattr(self.module, part.path, None)) for part in self.family.inputs]
         return [(part, module) for part, module in found if module is not None]

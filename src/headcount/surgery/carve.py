@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ def carve(site: AttentionSite, kept: Sequence[int]) -> None:
         _slice_outputs(projection, rows[part.path])
     positions = [site.kept.index(index) for index in kept]
     _slice_inputs(site.output, [p * site.head_dim + i for p in positions for i in range(site.head_dim)])
-    name_heads(site, kept)
+    name_heads(site, kept, site.original, site.group)
     for name in COUNTS_HEADS:
         if hasattr(module, name):
             setattr(module, name, len(kept))
@@ -41,12 +41,12 @@ def carve(site: AttentionSite, kept: Sequence[int]) -> None:
             module.__dict__["headcount_output"] = _Reference(output)
 
 
-def name_heads(site: AttentionSite, kept: Sequence[int]) -> None:
+def name_heads(site: AttentionSite, kept: Sequence[int], original: int, group: int) -> None:
     """Write the heads' original names on the module, where `anatomy` reads them."""
     module: Any = site.module
     module.headcount_kept = tuple(kept)
-    module.headcount_original = site.original
-    module.headcount_group = site.group
+    module.headcount_original = original
+    module.headcount_group = group
     module.headcount_kind = site.kind
 
 
@@ -64,8 +64,10 @@ def _share_keys(module: Any, kept: Sequence[int], group: int, overrides: dict[st
     """Tell the module which query heads share a key-value head; where groups are uneven, use our own kernel."""
     keys = sorted({index // group for index in kept})
     index = tuple(keys.index(head // group) for head in kept)
-    even = len(keys) and len(kept) % len(keys) == 0 and index == tuple(
-        position // (len(kept) // len(keys)) for position in range(len(kept))
+    even = (
+        len(keys)
+        and len(kept) % len(keys) == 0
+        and index == tuple(position // (len(kept) // len(keys)) for position in range(len(kept)))
     )
     if hasattr(module, "num_key_value_heads"):
         module.num_key_value_heads = len(keys)
@@ -106,6 +108,6 @@ def _stock_class(cls: type) -> type:
     return next(base for base in cls.__mro__ if "_headcount_mixin" not in base.__dict__ and issubclass(base, nn.Module))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _with_mixin(mixin: type, cls: type) -> type:
     return type(cls.__name__, (mixin, cls), {"_headcount_mixin": mixin, "__module__": cls.__module__})

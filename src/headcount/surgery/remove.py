@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -15,8 +15,10 @@ from headcount.heads import Head
 from headcount.surgery.carve import carve
 from headcount.surgery.trial import check_on_trial
 
+Model = TypeVar("Model", bound=nn.Module)
 
-def remove(model: nn.Module, heads: Iterable[Head | str] | str, *, inplace: bool = False) -> nn.Module:
+
+def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = False) -> Model:
     """Remove heads and everything that belongs to them alone; heads that stay keep their names.
 
     >>> from transformers import BertConfig, BertModel

@@ -27,7 +27,9 @@ def _try(model: Any, site: AttentionSite) -> None:
     name = type(site.module).__name__
     dummy = getattr(model, "dummy_inputs", None)
     if not dummy:
-        raise UnsupportedModel(f"{name} is not a declared family, and the model offers no dummy inputs to try removal on")
+        raise UnsupportedModel(
+            f"{name} is not a declared family, and the model offers no dummy inputs to try removal on"
+        )
     training = model.training
     model.eval()
     try:
@@ -48,8 +50,8 @@ def _try(model: Any, site: AttentionSite) -> None:
 
 def _compare(site: AttentionSite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     kwargs = {key: value for key, value in kwargs.items() if "past" not in key}
-    holder = nn.ModuleList([site.module, site.output])
-    zeroed, carved = copy.deepcopy(holder), copy.deepcopy(holder)
+    zeroed: Any = copy.deepcopy([site.module, site.output])
+    carved: Any = copy.deepcopy([site.module, site.output])
     zeroed[1].weight[:, -site.head_dim :] = 0
     trial = AttentionSite(**{**vars(site), "module": carved[0], "output": carved[1]})
     try:
@@ -62,12 +64,12 @@ def _compare(site: AttentionSite, args: tuple[Any, ...], kwargs: dict[str, Any])
         ) from error
     if not difference < 1e-4:
         raise UnsupportedModel(
-            f"removing a head from {type(site.module).__name__} is not the same as masking it (off by {difference:.2g}); "
+            f"removing a head from {type(site.module).__name__} is not masking it: off by {difference:.2g}; "
             "declare a family for it (CONTRIBUTING.md shows how in 20 lines)"
         )
 
 
-def _result(site: AttentionSite, holder: nn.ModuleList, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _result(site: AttentionSite, holder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     output = holder[0](*args, **kwargs)
     output = output[0] if isinstance(output, tuple) else output
     return holder[1](output) if site.family.output.startswith("^") else output

@@ -169,6 +169,6 @@ def digest(content: Any) -> str:
     """A short sha256 of anything JSON can hold.
 
     >>> digest(["a text", 1])
-    '5e0e9b8f1a3c52d4'
+    '0c7a8c725fae6993'
     """
     return hashlib.sha256(json.dumps(content, ensure_ascii=False, default=str).encode()).hexdigest()[:16]

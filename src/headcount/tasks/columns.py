@@ -26,7 +26,9 @@ KNOWN = {*TEXTS, *LABELS, *SOURCES, *TARGETS, *(name for pair in PAIRS for name 
 Column = str | int | None
 
 
-def find_text(rows: Rows, text: Column, pair: Column, label: str | None = None) -> tuple[str, str | None, list[str]]:
+def find_text(
+    rows: Rows, text: Column, pair: Column, label: str | None = None
+) -> tuple[str, str | None, list[str]]:
     """The text column, the second text column if there is one, and what was guessed.
 
     >>> from headcount.tasks.data import Rows
@@ -88,9 +90,9 @@ def find_translation(rows: Rows, source: Column, target: Column) -> tuple[str, s
     for side, (what, known) in enumerate((("source", SOURCES), ("target", TARGETS))):
         if chosen[side] is None:
             free = [n for n in rows.names if n not in chosen and _is_text(rows.table[n])]
-            guess = next((lower[name] for name in known if lower.get(name) in free), free[0] if free else None)
-            if guess is None:
+            if not free:
                 raise BadData(f"{rows.source}: no column for the {what} among {', '.join(rows.names)}")
+            guess = next((lower[name] for name in known if lower.get(name) in free), free[0])
             chosen[side] = guess
             if set(rows.names) != {"source", "target"}:
                 remarks.append(_said(what, guess))
@@ -106,7 +108,7 @@ def _is_text(values: list[Any]) -> bool:
 
 
 def _unlike_labels(values: list[Any]) -> tuple[bool, bool, int]:
-    """How little a column looks like labels: few different short values, whole numbers first, nothing empty."""
+    """How little a column looks like labels: few different short values, none empty, best whole numbers."""
     different = set(map(str, values))
     impossible = "" in different or max(map(len, different), default=99) > 30
     impossible = impossible or len(different) > max(10, len(values) / 4)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headcount.errors import BadData, unknown
+from headcount.tasks.columns import Column
 from headcount.tasks.files import SUFFIXES, read_file
 
 SPLITS = ("validation", "dev", "val", "test", "train")  # the one to evaluate on, if nothing is said
@@ -21,10 +22,11 @@ class Rows:
 
     >>> rows = Rows.of([{"text": "fine", "label": 1}, {"text": "dull", "label": 0}])
     >>> rows.names, rows.column("text"), rows.column(1), rows.place(0, "label")
-    (['text', 'label'], ['fine', 'dull'], [1, 0], "example 0, column 'label'")
+    (['text', 'label'], ['fine', 'dull'], [1, 0], "data, example 0, column 'label'")
 
     table: the values of each column. source: a short name for messages and signatures.
-    lines: the line of a file that each row stands on, counted from 1; None for data in memory.
+    unit, numbers: how a row is found there: "line" and the lines of a file counted from 1,
+        or "example" and None, which counts from 0.
     classes: for columns of class numbers that have names (a datasets.ClassLabel), those names.
     header: False where a file has no names for its columns, so that they are called "0", "1", ...
     """
@@ -32,7 +34,8 @@ class Rows:
     table: dict[str, list[Any]]
     source: str = "data"
     split: str | None = None
-    lines: Sequence[int] | None = None
+    unit: str = "example"
+    numbers: Sequence[int] | None = None
     classes: dict[str, list[str]] = field(default_factory=dict)
     header: bool = True
     remarks: list[str] = field(default_factory=list)
@@ -75,11 +78,11 @@ class Rows:
 
     def place(self, row: int, column: str | None = None) -> str:
         """Where a row stands, in words."""
-        place = f"example {row}" if self.lines is None else f"{self.source}, line {self.lines[row]}"
+        place = f"{self.source}, {self.unit} {row if self.numbers is None else self.numbers[row]}"
         return place if column is None else f"{place}, column {column!r}"
 
     def take(self, limit: int | None, seed: int | None = 0) -> Rows:
-        """`limit` random rows in their order, always the same ones for one seed; the first ones if it is None."""
+        """`limit` random rows in their order, the same ones for the same seed; with None the first ones."""
         if limit is None or limit >= len(self):
             return self
         if limit < 1:
@@ -88,40 +91,43 @@ class Rows:
         if seed is not None:
             chosen = np.sort(np.random.default_rng(seed).choice(len(self), limit, replace=False)).tolist()
         how = "the first rows" if seed is None else f"a random choice (seed {seed})"
-        return Rows(
-            {name: [values[i] for i in chosen] for name, values in self.table.items()},
-            self.source,
-            self.split,
-            [self.lines[i] for i in chosen] if self.lines is not None else list(chosen),
-            self.classes,
-            self.header,
-            [*self.remarks, f"{limit} of {len(self)} rows of {self.source}: {how}"],
+        numbers = range(len(self)) if self.numbers is None else self.numbers
+        return replace(
+            self,
+            table={name: [values[i] for i in chosen] for name, values in self.table.items()},
+            numbers=[numbers[i] for i in chosen],
+            remarks=[*self.remarks, f"{limit} of {len(self)} rows of {self.source}: {how}"],
         )
 
 
-def aligned(source: Rows, target: Rows, target_column: str | int | None = None) -> Rows:
+def aligned(first: Rows, second: Rows, source: Column = None, target: Column = None) -> Rows:
     """One table from two files whose lines belong together.
 
     >>> en, fr = Rows({"text": ["a dog"]}, "val.en"), Rows({"text": ["un chien"]}, "val.fr")
     >>> aligned(en, fr).table
     {'source': ['a dog'], 'target': ['un chien']}
     """
-    if len(source) != len(target):
+    if len(first) != len(second):
         raise BadData(
-            f"{source.source} has {len(source)} lines and {target.source} has {len(target)}: "
+            f"{first.source} has {len(first)} lines and {second.source} has {len(second)}: "
             "they do not belong together line by line"
         )
-    first, second = (rows.column(0 if len(rows.names) == 1 else "text") for rows in (source, target))
-    return Rows({"source": first, "target": second}, f"{source.source}+{target.source}", lines=source.lines)
+    sides = []
+    for rows, what, column in ((first, "source", source), (second, "target", target)):
+        if column is None and len(rows.names) > 1:
+            raise BadData(f"{rows.source} has columns {', '.join(rows.names)}: pass {what}=… to choose one")
+        sides.append(rows.column(0 if column is None else column))
+    table = dict(zip(("source", "target"), sides, strict=True))
+    return replace(first, table=table, source=f"{first.source}+{second.source}")
 
 
 def _from_name(name: str, split: str | None) -> Rows:
     path = Path(name).expanduser()
     if path.is_file():
-        content = read_file(path)
         if split is not None:
             raise BadData(f"{path.name} is one file without splits; leave out split={split!r}")
-        return Rows(source=path.name, **content)
+        content = read_file(path)
+        return Rows(source=path.name, **{**content, "table": _flat(content["table"])})
     if path.is_dir() or not _looks_like_a_file(name):
         return _from_datasets(_load(name, split), Path(name).name if path.is_dir() else name, split)
     raise BadData(f"there is no file {name}")
@@ -174,7 +180,7 @@ def _from_dicts(data: Sequence[Mapping[str, Any]]) -> Rows:
     for i, row in enumerate(data):
         for name in names:
             if name not in row:
-                raise BadData(f"example {i} has no {name!r}, which example 0 has")
+                raise BadData(f"data, example {i}: no {name!r}, which example 0 has")
     return Rows(_flat({str(name): [row[name] for row in data] for name in names}))
 
 

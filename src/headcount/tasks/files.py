@@ -16,7 +16,7 @@ SUFFIXES = {".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parq
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The file's `table`, the `lines` its rows stand on, whether it has a `header`, and `remarks`.
+    """What `Rows` needs to know of a file: its table, the lines its rows stand on, whether it has a header.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -37,7 +37,7 @@ def read_file(path: Path) -> dict[str, Any]:
     tabs = {line.count("\t") for _, line in lines[:100]}
     if suffix in (".tsv", ".tab") or (len(tabs) == 1 and tabs != {0}):
         return _read_table(path.name, ((number, line.split("\t")) for number, line in lines if line))
-    return {"table": {"text": [line for _, line in lines]}, "lines": [number for number, _ in lines]}
+    return {"table": {"text": [line for _, line in lines]}, "unit": "line", "numbers": [n for n, _ in lines]}
 
 
 def _decode(path: Path) -> str:
@@ -90,7 +90,8 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
     remark = f"{name} has no header: its columns are counted from 0"
     return {
         "table": {column: [row[i] for _, row in numbered] for i, column in enumerate(names)},
-        "lines": [line for line, _ in numbered],
+        "unit": "line",
+        "numbers": [line for line, _ in numbered],
         "header": header,
         "remarks": [] if header else [remark],
     }
@@ -104,26 +105,16 @@ def _is_header(first: list[str], others: list[list[str]]) -> bool:
     >>> _is_header(["review", "verdict"], [["a dull one", "bad"], ["another", "bad"], ["third", "good"]])
     True
     """
-    if len(set(first)) < len(first) or "" in first:
+    if len(set(first)) < len(first) or "" in first or any(map(_is_number, first)):
         return False
     if any(cell.strip().lower() in KNOWN for cell in first):
         return True
     for i, cell in enumerate(first):
         below = [row[i] for row in others if i < len(row)]
-        if below and all(map(_is_number, below)) and not _is_number(cell):
+        few = len(below) > 1 and len(set(below)) <= (len(below) + 1) / 2
+        if below and (all(map(_is_number, below)) or (few and cell not in below)):
             return True
-        if 0 < len(set(below)) <= len(below) / 3 and cell not in below:
-            return True
-    return len(others) >= 3 and len(set(first)) == len(first) > 1 and _repeats(first, others)
-
-
-def _repeats(first: list[str], others: list[list[str]]) -> bool:
-    """Whether some column below holds repeated values that the first line lacks."""
-    columns = [[row[i] for row in others if i < len(row)] for i in range(len(first))]
-    return any(
-        len(set(c)) < len(c) and cell not in c and max(map(len, c)) < 20
-        for cell, c in zip(first, columns, strict=True)
-    )
+    return False
 
 
 def _is_number(cell: str) -> bool:
@@ -152,7 +143,8 @@ def _read_json(name: str, text: str) -> dict[str, Any]:
         missing = [column for column in names if column not in row]
         if missing:
             raise BadData(f"{name}, line {line}: no {missing[0]!r}, which line {lines[0]} has")
-    return {"table": {column: [row[column] for row in rows] for column in names}, "lines": lines}
+    table = {column: [row[column] for row in rows] for column in names}
+    return {"table": table, "unit": "line", "numbers": lines}
 
 
 def _read_parquet(path: Path) -> dict[str, Any]:
@@ -163,4 +155,6 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         table = pyarrow.parquet.read_table(path)
     except (ArrowException, OSError) as error:
         raise BadData(f"{path.name} is not a parquet file: {str(error).splitlines()[0]}") from error
+    if not table.num_rows:
+        raise BadData(f"{path.name} is empty")
     return {"table": {name: table[name].to_pylist() for name in table.column_names}}

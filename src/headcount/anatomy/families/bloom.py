@@ -27,7 +27,9 @@ class EmptiedBloom(Emptied):
 
 def _bypasses_projection(module: Any) -> str | None:
     if module.pretraining_tp > 1 and module.slow_but_exact:
-        return "BLOOM with slow_but_exact and pretraining_tp > 1 bypasses its output projection; set slow_but_exact=False"
+        return (
+            "BLOOM with slow_but_exact and pretraining_tp > 1 bypasses its output projection; set slow_but_exact=False"
+        )
     return None
 
 

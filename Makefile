@@ -1,0 +1,58 @@
+# On a machine that has only Python and make, two commands do everything: `make demo` and `make test`.
+# Both first make an environment in .venv from the exact versions in requirements.lock.
+
+PYTHON ?= python3
+# Processes that run the tests side by side, each with one thread: two of them are faster than two threads.
+WORKERS ?= 2
+
+BIN := .venv/bin
+READY := .venv/.ready
+TORCH := $(shell sed -n 's/^torch==//p' requirements.lock)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format lock clean
+
+help:  ## print what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY)  ## set up, then inspect, mask and remove heads of a small model
+	$(BIN)/python -m headcount.demo
+
+test: check  ## set up, then lint, types, all tests and doctests but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: $(READY)  ## the slow tests: real weights, real data, many kills
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+check: $(READY)  ## lint and types only
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY)  ## let ruff fix and format the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# The build backend comes from the lock too: an isolated build would download it (and may download torch) again.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "The versions in requirements.lock need Python 3.11 or newer, as '$(PYTHON)'." >&2; \
+	  echo "Name another one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# torch first and exactly: its newest version may differ, and its builds for CPU and CUDA differ in size by gigabytes.
+lock:  ## write requirements.lock anew from pyproject.toml
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install torch==$(TORCH) 'hatchling>=1.25'
+	.venv-lock/bin/python -m pip install --no-build-isolation torch==$(TORCH) '.[dev]'
+	grep '^#' requirements.lock > .venv-lock/lock
+	.venv-lock/bin/python -m pip freeze --all --exclude pip --exclude headcount \
+	  | sed 's/^\(torch==[0-9.]*\)+.*/\1/' >> .venv-lock/lock
+	mv .venv-lock/lock requirements.lock && rm -rf .venv-lock
+
+clean:  ## remove the environment and everything made
+	rm -rf .venv .venv-lock build dist demo-run .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,52 @@
+"""The `headcount` program: its commands, and what happens when one fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from headcount.cli import demo, inspect, remove
+from headcount.errors import HeadcountError
+
+app = typer.Typer(
+    name="headcount",
+    help="Find out which attention heads a Transformer needs, and let the rest go.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (inspect, remove, demo):
+    command.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if show:
+        from headcount import __version__
+
+        typer.echo(f"headcount {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command; exit 0 when it is done, 1 with one sentence when it cannot be, 2 on wrong usage."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except HeadcountError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("stopped")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(sentence: str) -> None:
+    typer.echo(f"headcount: {sentence}", err=True)
+    sys.exit(1)

@@ -1,0 +1,119 @@
+"""`headcount inspect MODEL`: where the heads are and what they are worth, from the configuration alone."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("inspect", no_args_is_help=True)(inspect)
+
+
+def inspect(
+    model: str = typer.Argument(..., help="Model directory or hub id; only its config.json is read."),
+    length: int = typer.Option(128, "--length", min=1, help="Sequence length at which FLOPs are counted."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Show a model's attention sites, heads, parameters and FLOPs, without loading its weights.
+
+    Examples:
+
+      headcount inspect ./my-model
+
+      headcount inspect meta-llama/Llama-3.1-70B --json
+    """
+    from headcount.cli.console import print_json, quiet
+
+    with quiet():
+        facts = describe(model, length)
+    print_json(facts) if as_json else _print(facts)
+
+
+def describe(name: str, length: int) -> dict[str, Any]:
+    """Everything `inspect` says, as JSON-able data."""
+    from headcount.anatomy import anatomy
+    from headcount.signature import versions
+    from headcount.surgery.load import build_empty, fetch, model_class, read_config
+
+    config = read_config(fetch(name, ("config.json",)))
+    model = build_empty(config, model_class(config, name))
+    found = anatomy(model)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    sites = [_site(site, length) for site in found.sites]
+    return {
+        "signature": {"model": name, "versions": versions()},
+        "model": name,
+        "class": type(model).__name__,
+        "sites": sites,
+        "heads": len(found.heads),
+        "parameters": parameters,
+        "attention_share": sum(site["parameters"] for site in sites) / max(parameters, 1),
+        "length": length,
+    }
+
+
+def _site(site: Any, length: int) -> dict[str, Any]:
+    """A head's worth: its own rows and columns; keys and values that it shares go when their whole group has gone."""
+    heads, size = len(site.kept), site.head_dim
+    modules = [site.output, *(module for _, module in site.inputs)]
+    each = site.parameters_of(site.kept[:1]) if site.group == 1 else _query_parameters(site)
+    return {
+        "kind": site.kind,
+        "layer": site.layer,
+        "heads": heads,
+        "head_dim": size,
+        "kv_heads": len(site.kv_kept),
+        "parameters": sum(parameter.numel() for module in modules for parameter in module.parameters()),
+        "head_parameters": each if heads else 0,
+        "head_flops": (2 * length * each + 4 * length**2 * size) if heads else 0,
+        "original_heads": site.original,
+        "also_layers": list(site.also_layers),
+    }
+
+
+def _query_parameters(site: Any) -> int:
+    """Parameters that go with one query head of a group: not the keys and values that it shares."""
+    if len(site.kept) < 2:
+        return site.parameters_of(site.kept)
+    group = [index for index in site.kept if index // site.group == site.kv_kept[0]]
+    if len(group) > 1:
+        return site.parameters_of(group) - site.parameters_of(group[1:])
+    return site.parameters_of(group)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from headcount.cli.console import console
+
+    table = Table(title=f"{facts['model']} ({facts['class']})", title_justify="left")
+    for column in ("site", "heads", "size", "kv", "parameters", "per head", "FLOPs/head"):
+        table.add_column(column, justify="left" if column == "site" else "right", no_wrap=True)
+    for _, group in groupby(facts["sites"], key=lambda site: {**site, "layer": None}):
+        sites = list(group)
+        key, last = sites[0], sites[-1]
+        span = str(key["layer"]) if len(sites) == 1 else f"{key['layer']}-{last['layer']}"
+        removed = f" of {key['original_heads']}" if key["heads"] < key["original_heads"] else ""
+        table.add_row(
+            f"{key['kind']}.{span}",
+            f"{key['heads']}{removed}",
+            str(key["head_dim"]),
+            str(key["kv_heads"]),
+            f"{key['parameters']:,}",
+            f"{key['head_parameters']:,}",
+            f"{key['head_flops'] / 1e6:,.2f}M",
+        )
+    console.print(table)
+    for site in facts["sites"]:
+        if site["also_layers"]:
+            layers = ", ".join(map(str, site["also_layers"]))
+            console.print(f"{site['kind']}.{site['layer']} also serves layers {layers}: they share one module.")
+    console.print(
+        f"{facts['heads']} heads, {facts['parameters']:,} parameters, {facts['attention_share']:.1%} of them in "
+        f"attention. FLOPs are for a text of {facts['length']} tokens."
+    )
+    if any(site["kv_heads"] < site["heads"] for site in facts["sites"]):
+        console.print("Keys and values are shared by groups of heads: they go when the last head of a group goes.")

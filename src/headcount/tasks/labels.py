@@ -1,0 +1,80 @@
+"""Labels as the model numbers them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from headcount.errors import BadData
+from headcount.tasks.data import Rows
+
+
+def class_ids(
+    rows: Rows, column: str, label2id: Mapping[str, int] | None = None, num_labels: int | None = None
+) -> tuple[list[int], list[str]]:
+    """The class number of each row, and what was guessed.
+
+    >>> class_ids(Rows({"label": ["no", "yes", "no"]}), "label", {"NO": 1, "YES": 0})
+    ([1, 0, 1], [])
+    >>> class_ids(Rows({"label": ["no", "yes", "no"]}), "label")
+    ([0, 1, 0], ["labels numbered in sorted order: 'no' = 0, 'yes' = 1"])
+
+    label2id: the model's; names like LABEL_0 say nothing and are passed over.
+    num_labels: how many classes the model has, to refuse numbers beyond it.
+    """
+    values, remarks = [_clean(rows, i, column) for i in range(len(rows))], []
+    if label2id and num_labels is None:
+        num_labels = max(label2id.values()) + 1
+    known = {str(name).strip().lower(): int(number) for name, number in (label2id or {}).items()}
+    generic = all(name == f"label_{number}" for name, number in known.items())
+    values, said = _by_class_names(rows, column, values, {} if generic else known)
+    remarks += said
+    if not all(value.lower() in known for value in set(values)):
+        if all(map(_is_whole, set(values))):
+            known = {value: int(value) for value in set(values)}
+        elif generic:
+            names = sorted(set(values))
+            known = {name.lower(): number for number, name in enumerate(names)}
+            order = ", ".join(f"{name!r} = {number}" for number, name in enumerate(names))
+            remarks.append(f"labels numbered in sorted order: {order}")
+    ids = []
+    for i, value in enumerate(values):
+        number = known.get(value.lower())
+        if number is None or number < 0 or (num_labels is not None and number >= num_labels):
+            choice = _list(label2id, num_labels)
+            raise BadData(f"{rows.place(i, column)}: label {value!r} is none of the model's: {choice}")
+        ids.append(number)
+    return ids, remarks
+
+
+def _clean(rows: Rows, row: int, column: str) -> str:
+    value = rows.table[column][row]
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        raise BadData(f"{rows.place(row, column)}: there is no label")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(int(value) if isinstance(value, bool) else value).strip()
+
+
+def _by_class_names(
+    rows: Rows, column: str, values: list[str], known: Mapping[str, int]
+) -> tuple[list[str], list[str]]:
+    """Numbers of named classes as those names, since the model may number them otherwise."""
+    names = rows.classes.get(column)
+    if not names or not known:
+        return values, []
+    if any(name.lower() not in known for name in names):
+        return values, [
+            f"the data's classes ({', '.join(names)}) are not the model's; their numbers are used"
+        ]
+    return [names[int(value)] if value != "-1" else value for value in values], []
+
+
+def _is_whole(value: str) -> bool:
+    return value.lstrip("-").isdigit()
+
+
+def _list(label2id: Mapping[str, int] | None, num_labels: int | None) -> str:
+    if label2id and any(name != f"LABEL_{number}" for name, number in label2id.items()):
+        return ", ".join(f"{name} = {number}" for name, number in label2id.items())
+    return f"0 to {num_labels - 1}" if num_labels else "whole numbers from 0"

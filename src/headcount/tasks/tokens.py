@@ -1,0 +1,76 @@
+"""Texts to token ids, once, with what was cut off counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headcount.errors import BadData
+from headcount.tasks.data import Rows
+
+
+def texts_of(rows: Rows, column: str) -> list[str]:
+    """A column's texts; anything else in it is refused, with its place."""
+    values = rows.table[column]
+    for i, value in enumerate(values):
+        if not isinstance(value, str):
+            raise BadData(f"{rows.place(i, column)}: {value!r} is no text")
+    return values
+
+
+def tokenized(
+    rows: Rows,
+    tokenizer: Any,
+    texts: Sequence[list[str]],
+    max_length: int | None = None,
+    target: bool = False,
+) -> tuple[dict[str, list[list[int]]], list[str]]:
+    """What the model is given for each text or pair of texts, and how many had to be cut.
+
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> rows = Rows({"text": ["a fine film", "dull"]})
+    >>> tokenized(rows, word_tokenizer("a fine dull film"), [rows.column("text")], max_length=4)[1]
+    ['1 of 2 texts cut to 4 tokens']
+
+    target: the texts are in the language to translate to (`text_target` of the tokenizer).
+    """
+    if not len(rows):
+        raise BadData(f"{rows.source} has no rows")
+
+    def encode(parts: Sequence[list[str]], **options: Any) -> dict[str, list[list[int]]]:
+        if target:
+            return dict(tokenizer(text_target=parts[0], verbose=False, **options))
+        return dict(tokenizer(*parts, verbose=False, **options))
+
+    features = encode(texts)
+    limit = length_limit(tokenizer, max_length)
+    long = [] if limit is None else [i for i, ids in enumerate(features["input_ids"]) if len(ids) > limit]
+    if long:
+        short = encode([[part[i] for i in long] for part in texts], truncation=True, max_length=limit)
+        for name, values in short.items():
+            for i, value in zip(long, values, strict=True):
+                features[name][i] = value
+    for i, ids in enumerate(features["input_ids"]):
+        if not ids:
+            raise BadData(f"{rows.place(i)}: the text is empty")
+    return features, [f"{len(long)} of {len(rows)} texts cut to {limit} tokens"] if long else []
+
+
+def length_limit(tokenizer: Any, max_length: int | None) -> int | None:
+    """The given limit, or the tokenizer's own where it has one (a huge number means that it has none)."""
+    if max_length is not None:
+        if max_length < 1:
+            raise BadData(f"max_length must be at least 1, not {max_length}")
+        return max_length
+    return tokenizer.model_max_length if tokenizer.model_max_length < 10**9 else None
+
+
+def pad_token(tokenizer: Any) -> tuple[int, list[str]]:
+    """The token to pad with; GPT-2 and its kin have none, and their end of text serves."""
+    if tokenizer.pad_token_id is not None:
+        return tokenizer.pad_token_id, []
+    if tokenizer.eos_token_id is None:
+        raise BadData(
+            "the tokenizer has neither a pad token nor an end of text to pad with; set tokenizer.pad_token"
+        )
+    return tokenizer.eos_token_id, [f"the tokenizer has no pad token: {tokenizer.eos_token!r} is used"]
