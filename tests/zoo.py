@@ -143,9 +143,7 @@ ZOO: dict[str, Family] = {
         "OPTConfig", "OPT", SPEAKS, ffn_dim=2 * WIDTH, word_embed_proj_dim=16, do_layer_norm_before=False
     ),
     "gpt-neox": _decoder("GPTNeoXConfig", "GPTNeoX", SPEAKS, CLASSIFIES),
-    "bloom": _decoder(
-        "BloomConfig", "Bloom", SPEAKS, CLASSIFIES, kernels=EAGER, n_layer=LAYERS, n_head=HEADS
-    ),
+    "bloom": _decoder("BloomConfig", "Bloom", SPEAKS, CLASSIFIES, kernels=EAGER, n_layer=LAYERS, n_head=HEADS),
     "llama": _grouped("LlamaConfig", "Llama", 4),
     "llama-ungrouped": _grouped("LlamaConfig", "Llama", 8, attention_bias=True),
     "mistral": _grouped("MistralConfig", "Mistral", 2, sliding_window=None),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,9 +28,13 @@ class SiteTensors:
     def __getitem__(self, site: AttentionSite | str) -> Tensor:
         name = site if isinstance(site, str) else site.name
         calls = self.calls.get(name, [])
-        if len(calls) != 1:
-            ran = f"ran {len(calls)} times" if calls else "did not run"
-            raise HeadcountError(f"{name} {ran} inside capture; .calls[{name!r}] is the list of what was recorded")
+        if not calls:
+            recorded = ", ".join(self.calls) or "nothing"
+            raise HeadcountError(f"{name} did not run inside capture, or has no heads left; recorded: {recorded}")
+        if len(calls) > 1:
+            raise HeadcountError(
+                f"{name} ran {len(calls)} times inside capture; .calls[{name!r}] is the list of what was recorded"
+            )
         return calls[0]
 
     def add(self, site: AttentionSite, tensor: Tensor) -> None:
@@ -37,7 +42,7 @@ class SiteTensors:
 
 
 class Captured:
-    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, heads, head_dim); gone again when heads are."""
+    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, heads, head_dim), of the heads that are there."""
 
     def __init__(self) -> None:
         self.attention = SiteTensors()
@@ -79,47 +84,44 @@ def _keep_context(site: AttentionSite, seen: Captured) -> Any:
 
 def _watch_attention(site: AttentionSite, seen: Captured, stack: ExitStack) -> None:
     module: Any = site.module
-    if not site.family.returns_weights and has_interface(module):
-        config = module.config
-        if config._attn_implementation != "eager":
-            module.config = ConfigView(config, _attn_implementation=CAPTURE)
-            module.headcount_seen = lambda weights: seen.attention.add(site, weights)
-            stack.callback(_stop_watching, module, config)
-            return
-    elif not site.family.returns_weights:
+    if site.family.returns_weights:
+        stack.callback(module.register_forward_pre_hook(_ask_for_weights(module), with_kwargs=True).remove)
+    elif not has_interface(module):
         raise HeadcountError(f"{site.name} ({type(module).__name__}) gives no access to its attention weights")
-    ask, take = _returned_weights(site, seen)
-    stack.callback(module.register_forward_pre_hook(ask, with_kwargs=True).remove)
-    stack.callback(module.register_forward_hook(take, with_kwargs=True).remove)
+    elif module.config._attn_implementation != "eager":
+        _watch_kernel(module, partial(seen.attention.add, site), stack)
+        return
+    stack.callback(module.register_forward_hook(lambda m, args, output: seen.attention.add(site, output[-1])).remove)
 
 
-def _stop_watching(module: Any, config: Any) -> None:
-    module.config = config
-    del module.headcount_seen
+def _ask_for_weights(module: nn.Module) -> Any:
+    """For modules without the attention interface: they return their weights when asked to; nobody else looks there."""
+    signature = inspect.signature(type(module).forward)
 
-
-def _returned_weights(site: AttentionSite, seen: Captured) -> tuple[Any, Any]:
-    """For modules that return their weights when asked to: ask, keep them, and return what would have been returned."""
-    signature = inspect.signature(type(site.module).forward)
-    asked: list[bool] = []
-
-    def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = signature.bind(module, *args, **kwargs)
-        asked.append(bool(bound.arguments.get("output_attentions", kwargs.get("output_attentions", False))))
-        if site.family.returns_weights and "output_attentions" in signature.parameters:
+        if "output_attentions" in signature.parameters:
             bound.arguments["output_attentions"] = True
-        elif site.family.returns_weights:
+        else:
             bound.arguments.setdefault("kwargs", {})["output_attentions"] = True
         return bound.args[1:], bound.kwargs
 
-    def take(module: nn.Module, args: Any, kwargs: Any, output: tuple[Any, ...]) -> Any:
-        wanted = asked.pop()
-        seen.attention.add(site, output[-1])
-        if wanted or site.family.name != "MPNet":
-            return output if wanted or site.family.name == "BLOOM" else (*output[:-1], None)
-        return output[:-1]
+    return hook
 
-    return ask, take
+
+def _watch_kernel(module: Any, watcher: Callable[[Tensor], None], stack: ExitStack) -> None:
+    if not hasattr(module, "headcount_watchers"):
+        module.headcount_watchers = []
+        module.config = ConfigView(module.config, _attn_implementation=CAPTURE)
+    module.headcount_watchers.append(watcher)
+    stack.callback(_stop_watching, module, watcher)
+
+
+def _stop_watching(module: Any, watcher: Callable[[Tensor], None]) -> None:
+    module.headcount_watchers.remove(watcher)
+    if not module.headcount_watchers:
+        module.config = module.config._base
+        del module.headcount_watchers
 
 
 def _watching(
@@ -128,9 +130,9 @@ def _watching(
     """Run the user's kernel, and once more on the identity: what attention makes of it are its weights."""
     kernel = kernel_below(module, CAPTURE)
     output = kernel(module, query, key, value, attention_mask, **kwargs)
-    with torch.no_grad() if not torch.is_grad_enabled() else torch.enable_grad():
-        weights = _on_identity(kernel, module, query, key, value, attention_mask, {**kwargs, "dropout": 0.0})
-    module.headcount_seen(weights)
+    weights = _on_identity(kernel, module, query, key, value, attention_mask, {**kwargs, "dropout": 0.0})
+    for watcher in module.headcount_watchers:
+        watcher(weights)
     return output
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headcount.errors import HeadcountError
 
-_PATTERN = re.compile(r"([a-z][a-z_]*)\.(\d{1,6})\.(\d{1,6})")
+_PATTERN = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})\.([0-9]{1,6})")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -49,13 +49,14 @@ class Head:
         return f"Head.parse({str(self)!r})"
 
 
-def parse_heads(heads: Iterable[Head | str] | str) -> tuple[Head, ...]:
-    """Read heads from a comma-separated text or an iterable; the same head twice is refused.
+def parse_heads(heads: Iterable[Head | str] | Head | str) -> tuple[Head, ...]:
+    """Read heads from a comma-separated text, an iterable or one head; the same head twice is refused.
 
     >>> [str(head) for head in parse_heads("encoder.3.5, encoder.0.1")]
     ['encoder.3.5', 'encoder.0.1']
     """
     items = [part for part in heads.split(",") if part.strip()] if isinstance(heads, str) else heads
+    items = [items] if isinstance(items, Head) else items
     parsed = tuple(item if isinstance(item, Head) else Head.parse(item) for item in items)
     seen: set[Head] = set()
     for head in parsed:

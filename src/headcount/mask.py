@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from typing import Any
 
 import torch
@@ -57,10 +58,19 @@ def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
                 "in the order of anatomy(model).heads"
             )
         return xi
-    given = dict.fromkeys(found.check(off or ()), 0.0)
+    if xi is not None and not isinstance(xi, Mapping):
+        raise HeadcountError(f"xi is a {type(xi).__name__}; expected {{head: value}} or a tensor")
+    given: dict[Head, Any] = dict.fromkeys(found.check(off or ()), 0.0)
     if xi is not None:
         given = dict(zip(found.check(xi), xi.values(), strict=True))
-    columns = [torch.as_tensor(given.get(head, 1.0), dtype=torch.get_default_dtype()) for head in found.heads]
+    tensors = [value for value in given.values() if isinstance(value, Tensor)]
+    dtype = reduce(torch.promote_types, (value.dtype for value in tensors), torch.get_default_dtype())
+    device = tensors[0].device if tensors else None
+    columns = [torch.as_tensor(given.get(head, 1.0), dtype=dtype, device=device) for head in found.heads]
+    if any(column.ndim > 1 for column in columns):
+        raise HeadcountError("each value of xi must be a number or a tensor [examples]")
+    if not columns:  # all heads have been removed
+        return torch.ones(0)
     return torch.stack(torch.broadcast_tensors(*columns), dim=-1)
 
 

@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 from scipy import stats as scipy_stats
-from statsmodels.stats.multitest import multipletests
 
 MetricOfSums = Callable[[np.ndarray], np.ndarray]
 MEMORY = 256 * 2**20  # bytes that a bootstrap may use at a time
@@ -74,7 +73,7 @@ def paired_bootstrap(
     low, high, p, p_sacrebleu = np.zeros(M), np.zeros(M), np.ones(M), np.ones(M)
     # A mask that changes nothing needs no test.
     changed = np.flatnonzero((masked != base).any((1, 2)))
-    for masks in _chunks(changed, 4 * 8 * R):
+    for masks in _chunks(changed, 8 * (4 * R + 2 * base.size)):
         changes = _resampled(np.concatenate([base[None], masked[masks]]), metric, R, seed)
         changes = changes[:, 1:] - changes[:, :1]  # (R, masks)
         low[masks], high[masks] = _percentiles(changes, level)
@@ -155,6 +154,8 @@ def corrected(p: np.ndarray, method: Literal["holm", "bh"]) -> np.ndarray:
     >>> corrected(np.array([0.01, 0.04, 0.03]), "holm").tolist()
     [0.03, 0.06, 0.06]
     """
+    from statsmodels.stats.multitest import multipletests  # slow to import
+
     names = {"holm": "holm", "bh": "fdr_bh"}
     if method not in names:
         raise ValueError(f"method is 'holm' or 'bh', not {method!r}")
@@ -274,7 +275,7 @@ def _resampled(statistics: np.ndarray, metric: MetricOfSums, resamples: int, see
     columns = statistics.transpose(1, 0, 2).reshape(N, K * S)
     scores = np.empty((resamples, K))
     rng = np.random.default_rng(seed)
-    for rows in _chunks(np.arange(resamples), 8 * (3 * N + 6 * K * S)):
+    for rows in _chunks(np.arange(resamples), 8 * (5 * N + 6 * K * S)):
         # Drawn as sacrebleu draws them, so that the same seed gives the same resamples.
         drawn = rng.choice(N, size=(len(rows), N), replace=True)
         offsets = np.arange(len(rows))[:, None] * N

@@ -20,12 +20,14 @@ class Emptied:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         hidden = args[0] if args else kwargs["hidden_states"]  # (B, T, hidden)
+        projected = bias_only(self.headcount_output(), hidden)  # type: ignore[attr-defined]
+        output = self.finish(projected, hidden, args, kwargs)
         self.keep_cache_length(hidden, kwargs)
-        return self.without_heads(hidden, args, kwargs)
+        return output
 
-    def without_heads(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the attention class returns when every head is silent."""
-        return bias_only(self.headcount_output(), hidden), None  # type: ignore[attr-defined]
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the attention class returns, given what the output projection has put out."""
+        return projected, None
 
     def keep_cache_length(self, hidden: Tensor, kwargs: dict[str, Any]) -> None:
         """Tell the cache how many tokens have passed: it reads that from the first layer's keys.
@@ -33,15 +35,19 @@ class Emptied:
         A tensor without heads would count as an empty cache, so one number per token is kept instead.
         """
         cache = kwargs.get("past_key_values", kwargs.get("layer_past"))
-        if cache is None or self.headcount_kind != "decoder":  # type: ignore[attr-defined]
+        layer, kind = getattr(self, "layer_idx", None), self.headcount_kind  # type: ignore[attr-defined]
+        if cache is None or kind not in ("decoder", "cross"):
             return
-        cache = getattr(cache, "self_attention_cache", cache)
         placeholder = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)  # (B, 1, T, 1)
-        cache.update(placeholder, placeholder, self.layer_idx)  # type: ignore[attr-defined]
+        if kind == "decoder":
+            getattr(cache, "self_attention_cache", cache).update(placeholder, placeholder, layer)
+        elif hasattr(cache, "cross_attention_cache") and not cache.is_updated.get(layer):
+            cache.cross_attention_cache.update(placeholder, placeholder, layer)  # Whisper reads it after generation
+            cache.is_updated[layer] = True
 
 
 class EmptiedContext(Emptied):
     """For attention classes that return the heads' outputs and leave the projection to their parent."""
 
-    def without_heads(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return hidden.new_zeros(*hidden.shape[:-1], 0), None

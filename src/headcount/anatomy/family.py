@@ -54,3 +54,4 @@ class Family:
     returns_weights: bool = False  # no attention interface: the module itself returns its attention weights
     refuse: Callable[[nn.Module], str | None] = lambda module: None
     structural: bool = False
+    plain: bool = False  # softmax(q k / sqrt(head_dim)) v and nothing else: no rotation, no bias, no shared keys

@@ -15,7 +15,7 @@ from headcount.errors import HeadcountError, UnsupportedModel
 KINDS = ("encoder", "text", "vision", "decoder", "cross")
 CROSS_NAMES = ("encoder_attn", "crossattention", "cross_attn", "EncDecAttention")
 WRAPPERS = {
-    "OptimizedModule": "is wrapped by torch.compile; pass the model itself (model._orig_mod) and compile afterwards",
+    "OptimizedModule": "is compiled (torch.compile); pass the model as it was before, and compile afterwards",
     "DistributedDataParallel": "is wrapped for distributed training; pass model.module",
     "DataParallel": "is wrapped for several devices; pass model.module",
     "FullyShardedDataParallel": "is sharded by FSDP; pass the model before it is wrapped",
@@ -39,10 +39,8 @@ def anatomy(model: nn.Module) -> Anatomy:
     """
     if not isinstance(model, nn.Module):
         raise HeadcountError(f"expected a model (torch.nn.Module), got {type(model).__name__}; load it first")
-    wrapper = WRAPPERS.get(type(model).__name__)
-    if wrapper is not None:
-        raise UnsupportedModel(f"the model {wrapper}")
     modules = dict(model.named_modules())
+    _refuse_wrapped(modules)
     sites: list[AttentionSite] = []
     layers: dict[str, int] = {}
     for path, module in modules.items():
@@ -59,6 +57,14 @@ def anatomy(model: nn.Module) -> Anatomy:
     _refuse_unknown(model, modules, sites)
     order = {kind: position for position, kind in enumerate(KINDS)}
     return Anatomy(tuple(sorted(sites, key=lambda site: (order.get(site.kind, len(order)), site.kind, site.layer))))
+
+
+def _refuse_wrapped(modules: dict[str, nn.Module]) -> None:
+    """Refuse what would run other code than the modules we see: compiled code ignores hooks, silently."""
+    for path, module in modules.items():
+        name = "OptimizedModule" if module._compiled_call_impl is not None else type(module).__name__
+        if name in WRAPPERS:
+            raise UnsupportedModel(f"the model {f'(at {path}) ' if path else ''}{WRAPPERS[name]}")
 
 
 def _family_of(module: nn.Module) -> Family | None:
@@ -104,14 +110,7 @@ def _site(
     output: Any = modules[output_path(family, path)]
     head_dim = int(getattr(module, family.head_dim))
     width = output.in_features if hasattr(output, "in_features") else output.weight.shape[0]
-    count = width // head_dim
-    kept = getattr(module, "headcount_kept", None)
-    original, group = getattr(module, "headcount_original", count), getattr(module, "headcount_group", None)
-    record = (getattr(getattr(model, "config", None), "headcount", None) or {}).get("sites", {}).get(f"{kind}.{layer}")
-    if kept is None and record is not None and len(record["kept"]) == count:
-        kept, original, group = record["kept"], record["of"], record["group"]  # a stock checkpoint of ours
-    if group is None:
-        group = max(1, getattr(module, "num_key_value_groups", 1))
+    kept, original, group, built = _names(model, module, f"{kind}.{layer}", width // head_dim)
     return AttentionSite(
         kind=kind,
         layer=layer,
@@ -121,11 +120,23 @@ def _site(
         output=output,
         family=family,
         head_dim=head_dim,
-        kept=tuple(range(count)) if kept is None else tuple(kept),
+        kept=kept,
         original=original,
         group=group,
+        built=built,
         also_layers=also,
     )
+
+
+def _names(model: Any, module: Any, site: str, count: int) -> tuple[tuple[int, ...], int, int, tuple[int, ...]]:
+    """The original indices of the `count` heads at a site, how many there were, their groups, and those built."""
+    if hasattr(module, "headcount_kept"):  # heads have been removed
+        return module.headcount_kept, module.headcount_original, module.headcount_group, module.headcount_built
+    record = (getattr(getattr(model, "config", None), "headcount", None) or {}).get("sites", {}).get(site)
+    built = tuple(range(count))
+    if record is not None and len(record.get("built", ())) == count:  # a stock checkpoint of ours
+        return tuple(record["built"]), record["of"], record["group"], tuple(record["built"])
+    return built, count, max(1, getattr(module, "num_key_value_groups", 1)), built
 
 
 def output_path(family: Family, path: str) -> str:

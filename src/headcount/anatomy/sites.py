@@ -33,6 +33,7 @@ class AttentionSite:
     kept: tuple[int, ...]
     original: int
     group: int
+    built: tuple[int, ...]  # the heads that a model built from the configuration has
     also_layers: tuple[int, ...] = ()  # further layers that share this very module
 
     @property

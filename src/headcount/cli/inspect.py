@@ -36,10 +36,12 @@ def describe(name: str, length: int) -> dict[str, Any]:
     """Everything `inspect` says, as JSON-able data."""
     from headcount.anatomy import anatomy
     from headcount.signature import versions
-    from headcount.surgery.load import build_empty, fetch, model_class, read_config
+    from headcount.surgery.blueprint import build_empty, model_class, read_config
+    from headcount.surgery.load import fetch
 
-    config = read_config(fetch(name, ("config.json",)))
-    model = build_empty(config, model_class(config, name))
+    directory = fetch(name, ("config.json",))
+    config = read_config(directory)
+    model = build_empty(config, model_class(config, directory))
     found = anatomy(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     sites = [_site(site, length) for site in found.sites]

@@ -25,7 +25,7 @@ def carve(site: AttentionSite, kept: Sequence[int]) -> None:
         _slice_outputs(projection, rows[part.path])
     positions = [site.kept.index(index) for index in kept]
     _slice_inputs(site.output, [p * site.head_dim + i for p in positions for i in range(site.head_dim)])
-    name_heads(site, kept, site.original, site.group)
+    name_heads(site, kept)
     for name in COUNTS_HEADS:
         if hasattr(module, name):
             setattr(module, name, len(kept))
@@ -41,12 +41,13 @@ def carve(site: AttentionSite, kept: Sequence[int]) -> None:
             module.__dict__["headcount_output"] = _Reference(output)
 
 
-def name_heads(site: AttentionSite, kept: Sequence[int], original: int, group: int) -> None:
+def name_heads(site: AttentionSite, kept: Sequence[int]) -> None:
     """Write the heads' original names on the module, where `anatomy` reads them."""
     module: Any = site.module
     module.headcount_kept = tuple(kept)
-    module.headcount_original = original
-    module.headcount_group = group
+    module.headcount_original = site.original
+    module.headcount_group = site.group
+    module.headcount_built = site.built
     module.headcount_kind = site.kind
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from headcount.errors import BadCheckpoint
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-MAX_JSON = 256 * 2**20  # no honest configuration, index or header is larger
+WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
+MAX_JSON = 256 * 2**20  # no honest configuration or index is larger
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,17 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
     directory = Path(directory)
     if not directory.is_dir():
         raise BadCheckpoint(f"{directory} is not a directory; give the directory of a saved model")
+    if (directory / ADAPTER).exists():
+        raise BadCheckpoint(
+            f"{directory / ADAPTER}: this is an adapter (PEFT); load it with peft, "
+            "call merge_and_unload(), and save the model that it gives"
+        )
     config = read_json(directory / "config.json")
+    if config.get("quantization_config"):
+        raise BadCheckpoint(
+            f"{directory / 'config.json'}: the weights are quantized; load the model with transformers to mask heads, "
+            "or give an unquantized one to remove them"
+        )
     shapes: dict[str, tuple[int, ...]] = {}
     files: dict[str, str] = {}
     for name, expected in _weight_files(directory).items():
@@ -44,6 +55,8 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
 
 def _weight_files(directory: Path) -> dict[str, list[str]]:
     """The files that hold the weights, each with the tensors that the index expects there."""
+    if (directory / WEIGHTS).exists():  # as in transformers, it goes before an index
+        return {WEIGHTS: []}
     if (directory / INDEX).exists():
         mapping = read_json(directory / INDEX).get("weight_map")
         if not isinstance(mapping, dict) or not mapping:
@@ -56,8 +69,6 @@ def _weight_files(directory: Path) -> dict[str, list[str]]:
                 )
             files.setdefault(name, []).append(tensor)
         return files
-    if (directory / WEIGHTS).exists():
-        return {WEIGHTS: []}
     pickles = sorted(
         path.name for path in directory.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt")
     )
@@ -65,7 +76,7 @@ def _weight_files(directory: Path) -> dict[str, list[str]]:
         raise BadCheckpoint(
             f"{directory / pickles[0]} is a pickle, which can run code when it is read; convert it to {WEIGHTS} first"
         )
-    raise BadCheckpoint(f"{directory} has no {WEIGHTS}")
+    raise BadCheckpoint(f"{directory / WEIGHTS} is missing")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -86,26 +97,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a safetensors file, after checking that the file is whole."""
+    """The shape of every tensor in a safetensors file, after its header has been found to fit the file."""
+    if not path.is_file():
+        raise BadCheckpoint(f"{path} is missing")
     try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            start = stream.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-            if not 2 <= length <= min(size - 8, MAX_JSON):
-                raise BadCheckpoint(f"{path} is not a safetensors file, or it is cut short")
-            header = json.loads(stream.read(length))
-        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        ends = [int(entry["data_offsets"][1]) for entry in tensors.values()]
-        shapes = {name: tuple(int(extent) for extent in entry["shape"]) for name, entry in tensors.items()}
-    except FileNotFoundError:
-        raise BadCheckpoint(f"{path} is missing") from None
-    except OSError as error:
-        raise BadCheckpoint(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        raise BadCheckpoint(f"{path} has a damaged safetensors header") from None
-    if 8 + length + max(ends, default=0) != size:
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, OverflowError) as error:
         raise BadCheckpoint(
-            f"{path} should have {8 + length + max(ends, default=0)} bytes but has {size}; it is cut short or damaged"
-        )
-    return shapes
+            f"{path} is not a safetensors file, or it is cut short or damaged: {str(error).splitlines()[0]}"
+        ) from None

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
-from transformers import PreTrainedConfig, PreTrainedModel
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
-from transformers.initialization import no_init_weights
 
-from headcount.anatomy import anatomy
 from headcount.errors import BadCheckpoint
-from headcount.surgery.carve import carve, name_heads
+from headcount.surgery.blueprint import build_empty, model_class, read_config
 from headcount.surgery.checkpoint import Checkpoint, read_checkpoint, read_json
+from headcount.surgery.record import apply_record
+
+ALIGNMENT = 64  # bytes, as torch allocates
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:
@@ -25,33 +27,35 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
 
     >>> load("./no-such-directory")
     Traceback (most recent call last):
-    headcount.errors.BadCheckpoint: ./no-such-directory is not a directory; give the directory of a saved model
+    headcount.errors.BadCheckpoint: no-such-directory is not a directory; give the directory of a saved model
 
     `directory` may also be the id of a model on the hub, whose files are fetched first. `options` go to
-    `from_pretrained`: `dtype`, `device_map`, `attn_implementation`. Files are checked before anything is loaded; no code
-    from the directory is run, and nothing is unpickled.
+    `from_pretrained`: `dtype`, `device_map`, `attn_implementation`. Files are checked before anything is loaded; no
+    code from the directory is run, and nothing is unpickled.
     """
     checkpoint = read_checkpoint(fetch(directory))
     config = read_config(checkpoint.directory)
     cls = model_class(config, checkpoint.directory)
-    _check_shapes(checkpoint, cls, config)
+    _check_shapes(checkpoint, build_empty(config, cls))
+    options.setdefault("generation_config", _generation_config(checkpoint.directory))
     loader: Any = type(cls.__name__, (cls,), {"__init__": _carving_init(cls), "__module__": cls.__module__})
     try:
+        # The weights are handed over: given a directory, transformers would look for adapters, pickles and more in it.
         model, info = loader.from_pretrained(
-            checkpoint.directory,
-            config=config,
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-            **options,
+            None, config=config, state_dict=_weights(checkpoint), output_loading_info=True, **options
         )
-    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+    except (SafetensorError, OSError, RuntimeError, ValueError, ImportError) as error:
         raise BadCheckpoint(f"{checkpoint.directory} cannot be loaded: {str(error).splitlines()[0]}") from error
     model.__class__ = cls
-    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if info[problem] and "headcount" in checkpoint.config:
-            what = problem.replace("_keys", "")
-            raise BadCheckpoint(f"{checkpoint.directory} has {what} weights: {sorted(map(str, info[problem]))[0]}")
+    model.config._name_or_path = str(checkpoint.directory)
+    if info["missing_keys"]:
+        raise BadCheckpoint(
+            f"{checkpoint.directory} has no weights for {min(info['missing_keys'])}, which {cls.__name__} needs"
+        )
+    if info["unexpected_keys"] and "headcount" in checkpoint.config:
+        strange = min(info["unexpected_keys"])
+        raise BadCheckpoint(f"{checkpoint.directory} has weights that {cls.__name__} does not know: {strange}")
+    _align(model)
     return model.eval()
 
 
@@ -67,41 +71,22 @@ def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensor
         ) from error
 
 
-def read_config(directory: Path) -> PreTrainedConfig:
-    """The configuration as transformers understands it, with a record of heads that makes sense."""
-    path = directory / "config.json"
+def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = {}
+    for name in dict.fromkeys(checkpoint.files.values()):
+        weights.update(load_file(checkpoint.directory / name))
+    return weights
+
+
+def _generation_config(directory: Path) -> GenerationConfig:
+    """From its own file, or as older models have it, from the model's configuration."""
+    path = directory / "generation_config.json"
+    path = path if path.is_file() else directory / "config.json"
     content = read_json(path)
-    _check_record(content.get("headcount"), path)
-    if content.get("model_type") not in transformers.CONFIG_MAPPING:
-        raise BadCheckpoint(f"{path} names the model type {content.get('model_type')!r}, unknown to transformers")
     try:
-        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # transformers validates configurations with errors of many kinds
-        raise BadCheckpoint(f"{path} is not a usable configuration: {str(error).splitlines()[0]}") from error
-
-
-def model_class(config: Any, where: Any) -> type[PreTrainedModel]:
-    """The transformers class that a configuration names."""
-    name = next(iter(getattr(config, "architectures", None) or []), None)
-    cls = getattr(transformers, name, None) if isinstance(name, str) else None
-    if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
-        raise BadCheckpoint(f"{where}: config.json names the architecture {name!r}, which transformers does not have")
-    return cls
-
-
-def apply_record(model: Any) -> None:
-    """Carve a freshly built model down to the heads that its configuration records."""
-    sites = (getattr(model.config, "headcount", None) or {}).get("sites", {})
-    for site in anatomy(model).sites if sites else ():
-        record = sites.get(site.name)
-        if record is None:
-            raise BadCheckpoint(f"config.json does not say which heads {site.name} has left")
-        if record["of"] == site.original and len(record["kept"]) < site.original:
-            carve(site, record["kept"])
-        elif len(record["kept"]) == len(site.kept):
-            name_heads(site, record["kept"], record["of"], record["group"])
-        else:
-            raise BadCheckpoint(f"config.json records heads of {site.name} that the model does not have")
+        return GenerationConfig.from_dict(content, _from_model_config=path.name == "config.json")
+    except Exception as error:  # transformers validates it with errors of many kinds
+        raise BadCheckpoint(f"{path} is no usable generation configuration: {str(error).splitlines()[0]}") from error
 
 
 def _carving_init(cls: type[PreTrainedModel]) -> Any:
@@ -112,42 +97,14 @@ def _carving_init(cls: type[PreTrainedModel]) -> Any:
     return __init__
 
 
-def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
-    """The model without weights, on the meta device, with the heads that its configuration records."""
-    with torch.device("meta"), no_init_weights():
-        model = cls(config)
-        apply_record(model)
-    return model
-
-
-def _check_record(record: Any, path: Path) -> None:
-    if record is None:
-        return
-    sites = record.get("sites") if isinstance(record, dict) else None
-    if not isinstance(sites, dict):
-        raise BadCheckpoint(f"{path}: 'headcount' does not record heads; save the model again with headcount.save")
-    for name, entry in sites.items():
-        try:
-            kept, original, group = entry["kept"], entry["of"], entry["group"]
-            numbers = [original, group, *kept]
-            sane = all(type(number) is int for number in numbers) and 1 <= group <= original
-            sane = sane and kept == sorted(set(kept)) and all(0 <= index < original for index in kept)
-        except (TypeError, KeyError):
-            sane = False
-        if not sane:
-            raise BadCheckpoint(f"{path}: the heads recorded for {name} make no sense: {str(entry)[:80]}")
-
-
-def _check_shapes(checkpoint: Checkpoint, cls: type[PreTrainedModel], config: Any) -> None:
-    """For a pruned checkpoint, compare every tensor's shape with the model's before anything is loaded."""
-    if "headcount" not in checkpoint.config:
-        return
-    expected = saved_shapes(build_empty(config, cls))
+def _check_shapes(checkpoint: Checkpoint, expected: PreTrainedModel) -> None:
+    """Compare every tensor's shape with the model's before anything is loaded."""
+    shapes = saved_shapes(expected)
     for name, shape in checkpoint.shapes.items():
-        if name in expected and expected[name] != shape:
+        if name in shapes and shapes[name] != shape:
             raise BadCheckpoint(
                 f"{checkpoint.directory / checkpoint.files[name]}: {name} has shape {list(shape)}, "
-                f"but the heads in config.json make it {list(expected[name])}"
+                f"but config.json makes it {list(shapes[name])}"
             )
 
 
@@ -155,3 +112,11 @@ def saved_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Tensor shapes under the names that `save_pretrained` writes (ViT's differ from its modules')."""
     state = revert_weight_conversion(model, model.state_dict())
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+@torch.no_grad()
+def _align(model: PreTrainedModel) -> None:
+    """Move weights that lie across a file's odd offsets: kernels differ in the last bit there, and are slower."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % ALIGNMENT:
+            tensor.data = tensor.data.clone()

@@ -6,16 +6,18 @@ import copy
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from headcount.anatomy import Anatomy, anatomy
-from headcount.errors import UnsupportedModel
+from headcount.errors import HeadcountError, UnsupportedModel
 from headcount.heads import Head
 from headcount.surgery.carve import carve
+from headcount.surgery.record import write_record
 from headcount.surgery.trial import check_on_trial
 
 Model = TypeVar("Model", bound=nn.Module)
+PLAIN = (nn.Linear, Conv1D, nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 
 def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = False) -> Model:
@@ -33,7 +35,8 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
     found = anatomy(model)
     gone = set(found.check(heads))
     refuse_wrapped(found)
-    check_on_trial(model, found)
+    _refuse_watched(found)
+    check_on_trial(model, found, gone)
     if not inplace:
         model = copy.deepcopy(model)
         found = anatomy(model)
@@ -45,24 +48,26 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
     return model
 
 
-def write_record(model: Any) -> None:
-    """Write into the configuration which heads each site has left, so that every saved copy says so."""
-    found = anatomy(model)
-    if any(len(site.kept) < site.original for site in found.sites) and hasattr(model, "config"):
-        model.config.headcount = {
-            "version": 1,
-            "sites": {
-                site.name: {"kept": list(site.kept), "of": site.original, "group": site.group} for site in found.sites
-            },
-        }
-
-
 def refuse_wrapped(found: Anatomy) -> None:
     """Refuse projections that something else has replaced: their weights are not where we would cut."""
     for site in found.sites:
+        if "forward" in vars(site.module):
+            raise UnsupportedModel(
+                f"cannot remove heads: something (accelerate's device_map?) has put itself in front of {site.name}; "
+                "load the whole model to one device first"
+            )
         for projection in (site.output, *(module for _, module in site.inputs)):
-            if type(projection) in (nn.Linear, Conv1D, nn.modules.linear.NonDynamicallyQuantizableLinear):
+            if type(projection) in PLAIN and type(projection.weight.data) is Tensor:
                 continue
-            source = f"{type(projection).__module__}.{type(projection).__name__}"
+            kind = type(projection) if type(projection) not in PLAIN else type(projection.weight.data)
+            source = f"{kind.__module__}.{kind.__name__}"
             advice = "merge it first (model.merge_and_unload())" if "peft" in source else "load the model unquantized"
             raise UnsupportedModel(f"cannot remove heads: a projection of {site.name} is a {source}; {advice}")
+
+
+def _refuse_watched(found: Anatomy) -> None:
+    """A copy made inside `masked` or `capture` would keep their hooks for ever."""
+    for site in found.sites:
+        hooks: Any = site.output._forward_pre_hooks
+        if any(getattr(hook, "__module__", "").startswith("headcount.") for hook in hooks.values()):
+            raise HeadcountError(f"{site.name} is being masked or captured; remove heads outside of that block")

@@ -60,5 +60,5 @@ def _stock_weights(model: Any, sites: tuple[AttentionSite, ...]) -> dict[str, Te
     state = dict(model.state_dict())
     for site in biased:
         name = f"{site.path}.relative_attention_bias.weight"
-        state[name] = state[name][:, list(site.kept)].contiguous()
+        state[name] = state[name][:, [site.built.index(head) for head in site.kept]].contiguous()
     return state

@@ -3,5 +3,17 @@
 from headcount.tasks.base import Batch, Metric, Task
 from headcount.tasks.base_task import BaseTask
 from headcount.tasks.classification import Classification
+from headcount.tasks.language import LanguageModeling
+from headcount.tasks.load import load_task
+from headcount.tasks.translation import Translation
 
-__all__ = ["BaseTask", "Batch", "Classification", "Metric", "Task"]
+__all__ = [
+    "BaseTask",
+    "Batch",
+    "Classification",
+    "LanguageModeling",
+    "Metric",
+    "Task",
+    "Translation",
+    "load_task",
+]

@@ -59,7 +59,7 @@ class Metric:
 
     of_sums: (..., S) summed statistics -> (...) metric, for any leading dimensions at once.
     points: what people call one point: 0.01 for accuracy, 1 for BLEU.
-    relative: points are percent of the base value (perplexity, loss).
+    relative: points are shares of the base value (perplexity, loss): 0.01 is one percent of it.
     signature: how exactly it was computed, e.g. sacrebleu's signature.
     """
 

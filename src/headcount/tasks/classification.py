@@ -15,7 +15,7 @@ from headcount.tasks.base import Batch
 from headcount.tasks.base_task import BaseTask
 from headcount.tasks.columns import Column, find_label, find_text
 from headcount.tasks.data import Rows
-from headcount.tasks.labels import class_ids
+from headcount.tasks.labels import agrees, class_ids
 from headcount.tasks.metrics import CLASSIFICATION, pick
 from headcount.tasks.tokens import pad_token, texts_of, tokenized
 
@@ -55,7 +55,7 @@ class Classification(BaseTask):
         rows = Rows.of(data, split)
         label, said_label = find_label(rows, label)
         text, pair, said_text = find_text(rows, text, pair, label)
-        labels, said_classes = class_ids(rows, label, label2id, num_labels)
+        labels, self.guessed, said_classes = class_ids(rows, label, label2id, num_labels)
         texts = [texts_of(rows, column) for column in (text, pair) if column is not None]
         features, said_length = tokenized(rows, tokenizer, texts, max_length)
         pad, said_pad = pad_token(tokenizer)
@@ -67,7 +67,14 @@ class Classification(BaseTask):
             content=list(zip(*texts, strict=True)),
             places=[rows.place(i) for i in range(len(rows))],
             remarks=[*rows.remarks, *said_text, *said_label, *said_classes, *said_length, *said_pad],
-            settings={"data": rows.source, "split": rows.split, "text": text, "pair": pair, "label": label},
+            settings={
+                "data": rows.source,
+                "split": rows.split,
+                "text": text,
+                "pair": pair,
+                "label": label,
+                "tokenizer": type(tokenizer).__name__,
+            },
         )
         self.tokenizer_pad = tokenizer.pad_token_id
 
@@ -101,6 +108,11 @@ class Classification(BaseTask):
             raise BadData(
                 f"{self.places[self.labels.index(top)]}: label {top}, but the model knows only "
                 f"{config.num_labels} classes (0 to {config.num_labels - 1})"
+            )
+        if self.guessed and not agrees(self.guessed, config.label2id):
+            raise BadData(
+                f"the labels' names ({', '.join(self.guessed)}) do not say which of the model's classes they are "
+                f"({', '.join(config.label2id)}); pass label2id"
             )
         if self.metric.name == "f1" and config.num_labels != 2:
             raise BadData(f"f1 is for two classes, the model has {config.num_labels}: use f1_macro")

@@ -26,9 +26,7 @@ KNOWN = {*TEXTS, *LABELS, *SOURCES, *TARGETS, *(name for pair in PAIRS for name 
 Column = str | int | None
 
 
-def find_text(
-    rows: Rows, text: Column, pair: Column, label: str | None = None
-) -> tuple[str, str | None, list[str]]:
+def find_text(rows: Rows, text: Column, pair: Column, label: str | None = None) -> tuple[str, str | None, list[str]]:
     """The text column, the second text column if there is one, and what was guessed.
 
     >>> from headcount.tasks.data import Rows

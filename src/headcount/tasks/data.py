@@ -44,17 +44,19 @@ class Rows:
     def of(cls, data: Any, split: str | None = None) -> Rows:
         """Read whatever the user passed as data."""
         if isinstance(data, Rows):
-            return data
-        if isinstance(data, (str, Path)):
-            return _from_name(str(data), split)
-        if hasattr(data, "column_names"):  # datasets, without importing it
-            return _from_datasets(data, "data set", split)
-        if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
-            return _from_dicts(data)
-        raise BadData(
-            f"cannot read rows from {type(data).__name__}; pass a file, a hub id, a datasets.Dataset "
-            "or a list of dicts"
-        )
+            rows = data
+        elif isinstance(data, (str, Path)):
+            rows = _from_name(str(data), split)
+        elif hasattr(data, "column_names"):  # datasets, without importing it
+            rows = _from_datasets(data, "data", split)
+        elif isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
+            rows = _from_dicts(data)
+        else:
+            kinds = "a file, a hub id, a datasets.Dataset or a list of dicts"
+            raise BadData(f"cannot read rows from {type(data).__name__}; pass {kinds}")
+        if not len(rows):
+            raise BadData(f"{rows.source}{f', split {rows.split}' if rows.split else ''}: there are no rows")
+        return rows
 
     def __len__(self) -> int:
         return len(next(iter(self.table.values()), []))
@@ -134,7 +136,9 @@ def _from_name(name: str, split: str | None) -> Rows:
 
 
 def _looks_like_a_file(name: str) -> bool:
-    return Path(name).suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1
+    path = Path(name)
+    in_a_folder = path.parent != Path() and path.parent.is_dir()
+    return in_a_folder or path.suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def _load(name: str, split: str | None) -> Any:

@@ -88,12 +88,14 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
         if len(row) != len(names):
             raise BadData(f"{name}, line {line}: {len(row)} columns where {len(names)} were expected")
     remark = f"{name} has no header: its columns are counted from 0"
+    if header:
+        remark = f"the first line of {name} is taken for a header"
     return {
         "table": {column: [row[i] for _, row in numbered] for i, column in enumerate(names)},
         "unit": "line",
         "numbers": [line for line, _ in numbered],
         "header": header,
-        "remarks": [] if header else [remark],
+        "remarks": [] if header and any(map(_is_known, first)) else [remark],
     }
 
 
@@ -102,12 +104,12 @@ def _is_header(first: list[str], others: list[list[str]]) -> bool:
 
     >>> _is_header(["a fine film", "1"], [["a dull one", "0"], ["another", "1"]])
     False
-    >>> _is_header(["review", "verdict"], [["a dull one", "bad"], ["another", "bad"], ["third", "good"]])
+    >>> _is_header(["opinion", "verdict"], [["a dull one", "bad"], ["another", "bad"], ["third", "good"]])
     True
     """
     if len(set(first)) < len(first) or "" in first or any(map(_is_number, first)):
         return False
-    if any(cell.strip().lower() in KNOWN for cell in first):
+    if any(map(_is_known, first)):
         return True
     for i, cell in enumerate(first):
         below = [row[i] for row in others if i < len(row)]
@@ -115,6 +117,10 @@ def _is_header(first: list[str], others: list[list[str]]) -> bool:
         if below and (all(map(_is_number, below)) or (few and cell not in below)):
             return True
     return False
+
+
+def _is_known(cell: str) -> bool:
+    return cell.strip().lower() in KNOWN
 
 
 def _is_number(cell: str) -> bool:

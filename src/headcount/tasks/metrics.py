@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sacrebleu.metrics import BLEU, CHRF
-from sacrebleu.metrics.base import Metric as SacreMetric
 
 from headcount.errors import BadData, unknown
 from headcount.tasks.base import Metric
@@ -142,12 +140,6 @@ def pick(metrics: dict[str, Metric], name: str) -> Metric:
     if name not in metrics:
         raise BadData(unknown("metric", name, metrics))
     return metrics[name]
-
-
-def sacrebleu_metric(name: str, references: list[str]) -> SacreMetric:
-    """sacrebleu's own BLEU or chrF, which extracts the statistics of a sentence."""
-    kind = {"bleu": BLEU, "chrf": CHRF}[name]
-    return kind(references=[references])
 
 
 def _per_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -34,8 +34,6 @@ def tokenized(
 
     target: the texts are in the language to translate to (`text_target` of the tokenizer).
     """
-    if not len(rows):
-        raise BadData(f"{rows.source} has no rows")
 
     def encode(parts: Sequence[list[str]], **options: Any) -> dict[str, list[list[int]]]:
         if target:
@@ -70,7 +68,5 @@ def pad_token(tokenizer: Any) -> tuple[int, list[str]]:
     if tokenizer.pad_token_id is not None:
         return tokenizer.pad_token_id, []
     if tokenizer.eos_token_id is None:
-        raise BadData(
-            "the tokenizer has neither a pad token nor an end of text to pad with; set tokenizer.pad_token"
-        )
+        raise BadData("the tokenizer has neither a pad token nor an end of text to pad with; set tokenizer.pad_token")
     return tokenizer.eos_token_id, [f"the tokenizer has no pad token: {tokenizer.eos_token!r} is used"]

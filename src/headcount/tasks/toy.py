@@ -34,4 +34,5 @@ def word_tokenizer(words: str, style: str = "bert") -> Any:
         names |= {"pad_token": "<pad>"}
     if style == "bert":
         names |= {"bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    inputs = ["input_ids", *["token_type_ids"] * (style == "bert"), "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **names)

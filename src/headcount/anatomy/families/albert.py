@@ -4,14 +4,13 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.anatomy.emptied import Emptied, bias_only
+from headcount.anatomy.emptied import Emptied
 from headcount.anatomy.family import Family, separate
 
 
 class EmptiedAlbert(Emptied):
-    def without_heads(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        bias = self.output_dropout(bias_only(self.dense, hidden))  # type: ignore[attr-defined]
-        return self.LayerNorm(hidden + bias), None  # type: ignore[attr-defined]
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.LayerNorm(hidden + self.output_dropout(projected)), None  # type: ignore[attr-defined]
 
 
 FAMILY = Family(

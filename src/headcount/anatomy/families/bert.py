@@ -14,4 +14,5 @@ FAMILY = Family(
     output="^.output.dense",
     head_dim="attention_head_size",
     emptied=EmptiedContext,
+    plain=True,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headcount.anatomy.emptied import Emptied, bias_only
+from headcount.anatomy.emptied import Emptied
 from headcount.anatomy.family import Family, Part
 
 
@@ -18,10 +18,9 @@ class PrunedBloom:
 
 
 class EmptiedBloom(Emptied):
-    def without_heads(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         residual = args[1] if len(args) > 1 else kwargs["residual"]
-        bias = bias_only(self.dense, hidden)  # type: ignore[attr-defined]
-        dropped = nn.functional.dropout(bias, self.hidden_dropout, self.training)  # type: ignore[attr-defined]
+        dropped = nn.functional.dropout(projected, self.hidden_dropout, self.training)  # type: ignore[attr-defined]
         return residual + dropped, None
 
 

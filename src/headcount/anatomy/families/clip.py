@@ -15,4 +15,5 @@ FAMILY = Family(
     inputs=separate("q_proj", "k_proj", "v_proj"),
     output="out_proj",
     kind=_kind,
+    plain=True,
 )

@@ -8,4 +8,5 @@ FAMILY = Family(
     inputs=separate("q_lin", "k_lin", "v_lin"),
     output="out_lin",
     head_dim="attention_head_size",
+    plain=True,
 )

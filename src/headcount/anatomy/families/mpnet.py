@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.anatomy.emptied import Emptied, bias_only
+from headcount.anatomy.emptied import Emptied
 from headcount.anatomy.family import Family, separate
 
 
@@ -20,12 +20,11 @@ class PrunedMPNet:
 
 
 class EmptiedMPNet(Emptied):
-    def without_heads(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        output = bias_only(self.o, hidden)  # type: ignore[attr-defined]
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("output_attentions"):
             batch, length = hidden.shape[:2]
-            return output, hidden.new_zeros(batch, 0, length, length)
-        return (output,)
+            return projected, hidden.new_zeros(batch, 0, length, length)
+        return (projected,)
 
 
 FAMILY = Family(

@@ -4,23 +4,27 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.anatomy.emptied import Emptied, bias_only
+from headcount.anatomy.emptied import Emptied
 from headcount.anatomy.family import Family, separate
 
 
 class PrunedT5:
     """Takes its own heads' share of the position bias, and hands the whole bias on to the next layer."""
 
+    def _columns(self) -> list[int]:
+        """Where its heads are in the position bias: a stock checkpoint of ours has a column for each head it has."""
+        return [self.headcount_built.index(head) for head in self.headcount_kept]  # type: ignore[attr-defined]
+
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
         self._whole_bias = super().compute_bias(*args, **kwargs)  # type: ignore[misc]  # (1, all heads, T, S)
-        return self._whole_bias[:, list(self.headcount_kept)]  # type: ignore[attr-defined]
+        return self._whole_bias[:, self._columns()]
 
     def forward(self, hidden_states: Tensor, *args: Any, position_bias: Any = None, **kwargs: Any) -> Any:
         if self.headcount_kind == "cross":  # type: ignore[attr-defined]
             # Cross layers hand each other a bias of zeros with one layer's number of heads: make it anew instead.
             output, _, *weights = super().forward(hidden_states, *args, position_bias=None, **kwargs)  # type: ignore[misc]
             return output, None, *weights
-        share = None if position_bias is None else position_bias[:, list(self.headcount_kept)]  # type: ignore[attr-defined]
+        share = None if position_bias is None else position_bias[:, self._columns()]
         output, _, *weights = super().forward(hidden_states, *args, position_bias=share, **kwargs)  # type: ignore[misc]
         if position_bias is None and self.has_relative_attention_bias:  # type: ignore[attr-defined]
             position_bias, self._whole_bias = self._whole_bias, None
@@ -28,17 +32,14 @@ class PrunedT5:
 
 
 class EmptiedT5(Emptied):
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        hidden = args[0] if args else kwargs["hidden_states"]  # (B, T, hidden)
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bias = kwargs.get("position_bias")
         if bias is None and self.has_relative_attention_bias:  # type: ignore[attr-defined]
             cache = kwargs.get("past_key_values")
             seen = 0 if cache is None else int(cache.get_seq_length(self.layer_idx))  # type: ignore[attr-defined]
             length = hidden.shape[1]
             bias = self.compute_bias(length, seen + length, hidden.device, seen)  # type: ignore[attr-defined]
-        self.keep_cache_length(hidden, kwargs)
-        handed_on = None if self.headcount_kind == "cross" else bias  # type: ignore[attr-defined]
-        return bias_only(self.o, hidden), handed_on, None  # type: ignore[attr-defined]
+        return projected, None if _kind(self) == "cross" else bias, None
 
 
 def _kind(module: Any) -> str:

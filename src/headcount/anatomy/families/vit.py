@@ -8,4 +8,5 @@ FAMILY = Family(
     inputs=separate("q_proj", "k_proj", "v_proj"),
     output="o_proj",
     uniform={"heads": "num_attention_heads", "head_dim": "head_dim"},
+    plain=True,
 )

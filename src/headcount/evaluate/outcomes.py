@@ -1,0 +1,45 @@
+"""`Outcomes`: what every example did under every mask, from which all scores and tests are arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headcount.errors import HeadcountError
+from headcount.heads import Head
+from headcount.tasks import Metric
+
+Mask = frozenset[Head]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Sufficient statistics per mask and example: `values[mask, example, statistic]`.
+
+    `masks` are the sets of heads that were off, in the order asked for; the empty set is the whole model. `near_ties`
+    counts the decisions whose two best candidates lay within 1e-4, where the order of summation may decide.
+    """
+
+    masks: tuple[Mask, ...]
+    values: np.ndarray  # (M, N, S) float64
+    metric: Metric
+    signature: dict[str, Any] = field(default_factory=dict)
+    near_ties: int = 0
+
+    def scores(self) -> np.ndarray:
+        """The metric under every mask: (M,)"""
+        return np.asarray(self.metric.of_sums(self.values.sum(axis=1)))
+
+    def score(self, off: Iterable[Head] = ()) -> float:
+        """The metric under one mask; without one, that of the whole model."""
+        return float(self.metric.of_sums(self.of(off).sum(axis=0)))
+
+    def of(self, off: Iterable[Head] = ()) -> np.ndarray:
+        """The statistics of every example under one mask: (N, S)"""
+        mask = frozenset(off)
+        if mask not in self.masks:
+            raise HeadcountError(f"no outcomes for {', '.join(map(str, sorted(mask))) or 'the whole model'}")
+        return self.values[self.masks.index(mask)]

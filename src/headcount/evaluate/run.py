@@ -1,0 +1,150 @@
+"""`evaluate`: the one engine. Every sweep, curve and search asks it what happens when heads are off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headcount.anatomy import Anatomy, anatomy
+from headcount.evaluate.batches import TOKENS, batches_by_length
+from headcount.evaluate.drafting import Drafting
+from headcount.evaluate.outcomes import Mask, Outcomes
+from headcount.evaluate.plan import Plan, make_plan, read_masks
+from headcount.evaluate.reading import find_reading
+from headcount.evaluate.recording import record
+from headcount.evaluate.reference import evaluate_plainly
+from headcount.evaluate.replay import Replay, mask_values
+from headcount.heads import Head
+from headcount.signature import model_signature, versions
+from headcount.surgery import remove
+from headcount.tasks import Batch, Task
+
+STACKED = 4 * TOKENS  # tokens in a batch that is stacked once per mask
+TIE = 1e-4
+
+Progress = Callable[[float], None]
+
+
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    masks: Sequence[Iterable[Head | str] | str] | None = None,
+    *,
+    fast: bool = True,
+    tokens: int = TOKENS,
+    stacked: int = STACKED,
+    progress: Progress | None = None,
+) -> Outcomes:
+    """Measure a model with heads turned off, for every mask and every example.
+
+    masks: sets of heads to turn off, each on its own; default the whole model.
+    fast: False takes the plain path for everything: one mask, one full forward pass at a time.
+    tokens: per batch, padding included. stacked: per batch that holds several masks; both bound the memory.
+    progress: called with the share done, from 0 to 1.
+    """
+    found = anatomy(model)
+    asked = read_masks(found, masks)
+    task.check(model)
+    plan = make_plan(found, task, asked, fast)
+    training = model.training
+    model.eval()
+    try:
+        sweep = _Sweep(model, task, found, plan, tokens, stacked, progress)
+        by_mask = sweep.run(whole=frozenset() in asked or bool(plan.replayed))
+    finally:
+        model.train(training)
+    return Outcomes(
+        masks=asked,
+        values=np.stack([by_mask[mask] for mask in asked]),
+        metric=task.metric,
+        signature={"model": model_signature(model), "task": task.signature(), "versions": versions()},
+        near_ties=sweep.near_ties,
+    )
+
+
+class _Sweep:
+    """One evaluation under way: fills the statistics of every mask, batch by batch."""
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        found: Anatomy,
+        plan: Plan,
+        tokens: int,
+        stacked: int,
+        progress: Progress | None,
+    ) -> None:
+        self.model, self.task, self.found, self.plan = model, task, found, plan
+        self.stacked, self.progress = stacked, progress
+        self.batches = batches_by_length(task.lengths, tokens)
+        self.device = next(model.parameters()).device
+        self.values: dict[Mask, np.ndarray] = {}
+        self.near_ties = 0
+        self.done, self.work = 0.0, 0.0
+
+    def run(self, whole: bool) -> dict[Mask, np.ndarray]:
+        replays = sum(map(len, self.plan.replayed.values()))
+        self.work = len(self.batches) * (whole + replays + len(self.plan.plain) + len(self.plan.pruned))
+        if whole or self.plan.plain:
+            for indices in self.batches:
+                self._batch(self.task.batch(indices).to(self.device), whole)
+        for mask in self.plan.pruned:
+            smaller = remove(self.model, mask)
+            for indices in self.batches:
+                batch = self.task.batch(indices).to(self.device)
+                self._store(mask, batch, evaluate_plainly(smaller, self.task, batch, frozenset()))
+        return self.values
+
+    @torch.inference_mode()
+    def _batch(self, batch: Batch, whole: bool) -> None:
+        if self.task.generates and self.plan.replayed:
+            drafting = Drafting(self.model, self.task, self.found, batch, self.stacked)
+            self._store(frozenset(), batch, drafting.statistics)
+            for mask, statistics in drafting.sweep(self.plan.replayed):
+                self._store(mask, batch, statistics)
+            self.near_ties += drafting.near_ties
+        elif self.plan.replayed:
+            self._replay(batch)
+        elif whole:
+            self._store(frozenset(), batch, evaluate_plainly(self.model, self.task, batch, frozenset()))
+        for mask in self.plan.plain:
+            self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask))
+
+    def _replay(self, batch: Batch) -> None:
+        seen = record(self.found, len(batch), lambda: self.task.outputs(self.model, batch))
+        self._store(frozenset(), batch, self.task.statistics(seen.result, batch))
+        if not seen.once:
+            for masks in self.plan.replayed.values():
+                for mask in masks:
+                    self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask))
+            return
+        reading = find_reading(seen, lambda: self.task.outputs(self.model, batch))
+        replay = Replay(self.model, self.found, seen, reading)
+        copies = max(1, self.stacked // max(1, seen.inputs[seen.layers[0]].shape[:2].numel()))
+        for name, masks in self.plan.replayed.items():
+            for start in range(0, len(masks), copies):
+                some = masks[start : start + copies]
+                many = batch.repeat(len(some))
+                xi = mask_values(self.found, some, self.device)
+                outputs = replay.run(self.found.site(name), xi, lambda many=many: self.task.outputs(self.model, many))
+                self._count_ties(outputs)
+                for mask, part in zip(some, self.task.statistics(outputs, many).split(len(batch)), strict=True):
+                    self._store(mask, batch, part)
+
+    def _count_ties(self, outputs: Tensor) -> None:
+        if outputs.ndim == 2 and outputs.shape[-1] > 1:
+            best = outputs.float().topk(2, dim=-1).values  # (B, 2)
+            self.near_ties += int((best[:, 0] - best[:, 1] < TIE).sum())
+
+    def _store(self, mask: Mask, batch: Batch, statistics: Tensor) -> None:
+        if mask not in self.values:
+            self.values[mask] = np.zeros((len(self.task), statistics.shape[1]))
+        self.values[mask][list(batch.indices)] = statistics.numpy()
+        self.done += 1
+        if self.progress is not None:
+            self.progress(min(1.0, self.done / self.work))

@@ -1,0 +1,69 @@
+"""What `config.json` says a model is: its class and its layout, without its weights and without running its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from headcount.errors import BadCheckpoint
+from headcount.surgery.checkpoint import read_json
+from headcount.surgery.record import apply_record, check_record
+
+
+def read_config(directory: Path) -> PreTrainedConfig:
+    """The configuration as transformers understands it, with a record of heads that makes sense."""
+    path = directory / "config.json"
+    content = read_json(path)
+    check_record(content.get("headcount"), path)
+    _refuse_kernels(content, path)
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
+        raise BadCheckpoint(f"{path} names the model type {kind!r}, unknown to transformers")
+    try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict(content)
+    except Exception as error:  # transformers validates configurations with errors of many kinds
+        raise BadCheckpoint(f"{path} is not a usable configuration: {str(error).splitlines()[0]}") from error
+    config._name_or_path = str(directory)
+    return config
+
+
+def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:
+    """The transformers class that a configuration names."""
+    path = Path(directory) / "config.json"
+    names = getattr(config, "architectures", None)
+    if not isinstance(names, list) or not names:
+        raise BadCheckpoint(f"{path} does not say which class the model is: it has no 'architectures'")
+    cls = getattr(transformers, names[0], None) if isinstance(names[0], str) else None
+    if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
+        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which transformers does not have")
+    if cls.config_class is None or not isinstance(config, cls.config_class):
+        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which is no {config.model_type} model")
+    return cls
+
+
+def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
+    """The model without weights, on the meta device, with the heads that its configuration records."""
+    try:
+        with torch.device("meta"), no_init_weights():
+            model = cls(config)
+    except (ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, LookupError, ImportError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadCheckpoint(
+            f"{Path(config._name_or_path) / 'config.json'} describes no {cls.__name__} that can be built: {reason}"
+        ) from error
+    apply_record(model)
+    return model
+
+
+def _refuse_kernels(content: Any, path: Path) -> None:
+    """A kernel that is named by a repository would be fetched and run."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            _refuse_kernels(value, path)
+        elif key.strip("_") in ("attn_implementation", "experts_implementation") and "/" in str(value):
+            raise BadCheckpoint(f"{path} asks for the kernel {value!r} from elsewhere, whose code would be run")

@@ -1,0 +1,22 @@
+"""Tokenizers of a few words."""
+
+import pytest
+
+from headcount.tasks.toy import word_tokenizer
+
+WORDS = "a the fine dull film dog cat runs sleeps un le chien chat court dort bien mal"
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return word_tokenizer(WORDS)
+
+
+@pytest.fixture(scope="session")
+def gpt_tokenizer():
+    return word_tokenizer(WORDS, "gpt")
+
+
+@pytest.fixture(scope="session")
+def marian_tokenizer():
+    return word_tokenizer(WORDS, "marian")

@@ -1,0 +1,99 @@
+"""load_task: kinds guessed from the model, limits and labels taken from it."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from headcount.errors import BadData, HeadcountError
+from headcount.tasks import BaseTask, Classification, LanguageModeling, Task, Translation, load_task
+from tiny_models import bert, gpt, marian, masked_bert
+
+ROWS = [{"text": "a fine dog", "label": "good"}, {"text": "the dull cat sleeps", "label": "bad"}]
+PAIRS = [{"source": "a dog", "target": "un chien"}, {"source": "the cat", "target": "le chat"}]
+
+
+def test_the_kind_is_guessed_from_the_models_class(tokenizer, gpt_tokenizer, marian_tokenizer):
+    label2id = {"good": 0, "bad": 1}
+    task = load_task(None, ROWS, tokenizer, bert(label2id=label2id, id2label={0: "good", 1: "bad"}))
+    assert isinstance(task, Classification)
+    assert task.labels == [0, 1]  # the model's numbers, not the sorted ones
+    assert isinstance(load_task(None, PAIRS, marian_tokenizer, marian()), Translation)
+    causal = load_task(None, ROWS, gpt_tokenizer, gpt(), text="text")
+    masked = load_task(None, ROWS, tokenizer, masked_bert(), text="text")
+    assert isinstance(causal, LanguageModeling)
+    assert isinstance(masked, LanguageModeling)
+    assert (causal.masked, masked.masked) == (False, True)
+
+
+def test_a_subclass_is_what_it_inherits_from(marian_tokenizer):
+    class Own(type(marian())):
+        pass
+
+    assert isinstance(load_task(None, PAIRS, marian_tokenizer, Own(marian().config)), Translation)
+
+
+@pytest.mark.parametrize("kind", ["lm", "language", "causal", "Language_Modeling", "text-generation"])
+def test_aliases(gpt_tokenizer, kind):
+    task = load_task(kind, ROWS, gpt_tokenizer, text="text", metric="loss")
+    assert isinstance(task, LanguageModeling)
+    assert task.metric.name == "loss"
+
+
+def test_a_kind_that_cannot_be_told(tokenizer):
+    bare = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=30))
+    with pytest.raises(HeadcountError, match="cannot tell from BertModel: pass classification, translation"):
+        load_task(None, ROWS, tokenizer, bare)
+    with pytest.raises(HeadcountError, match="no model to guess from"):
+        load_task(None, ROWS, tokenizer)
+    with pytest.raises(HeadcountError, match="unknown task 'clasification'; did you mean 'classification'"):
+        load_task("clasification", ROWS, tokenizer)
+
+
+def test_texts_are_cut_to_the_models_positions(tokenizer):
+    rows = [{"text": "a dog " * 20, "label": 0}, {"text": "a cat", "label": 1}]
+    model = bert()
+    task = load_task("classification", rows, tokenizer, model)
+    assert max(task.lengths) == 16
+    assert "1 of 2 texts cut to 16 tokens" in task.check(model)
+    task.outputs(model, task.batch([0, 1]))
+    assert max(load_task("classification", rows, tokenizer, model, max_length=5).lengths) == 5
+
+
+def test_limit_split_and_metric_are_passed_on(tokenizer, tmp_path):
+    rows = [{"text": f"a dog {'runs ' * (i % 3)}", "label": i % 2} for i in range(30)]
+    task = load_task("classification", rows, tokenizer, limit=10, seed=4, metric="matthews")
+    assert len(task) == 10
+    assert task.metric.name == "matthews"
+    assert "10 of 30 rows of data: a random choice (seed 4)" in task.remarks
+    (tmp_path / "a.en").write_text("a dog\nthe cat\n")
+    (tmp_path / "a.fr").write_text("un chien\nle chat\n")
+    task = load_task("translation", tmp_path / "a.en", tokenizer, target_data=tmp_path / "a.fr", limit=1, beams=2)
+    assert (len(task), task.beams) == (1, 2)
+    assert task.signature()["data"] == "a.en+a.fr"
+
+
+def test_columns_that_mean_nothing_are_refused(tokenizer):
+    with pytest.raises(BadData, match="source='a' means nothing to a task of kind 'classification'"):
+        load_task("classification", ROWS, tokenizer, source="a")
+    with pytest.raises(BadData, match="label='a' means nothing"):
+        load_task("translation", PAIRS, tokenizer, label="a")
+
+
+def test_a_model_that_does_not_fit_is_refused_at_once(tokenizer):
+    with pytest.raises(BadData, match=r"label 'bad' is none|label 'good' is none"):
+        load_task("classification", ROWS, tokenizer, bert(num_labels=3))
+
+
+def test_all_tasks_keep_the_protocol(tokenizer, gpt_tokenizer, marian_tokenizer):
+    asked = [name for name in vars(Task) if not name.startswith("_")] + ["metric", "generates"]
+    tasks = [
+        load_task("classification", ROWS, tokenizer),
+        load_task("translation", PAIRS, marian_tokenizer),
+        load_task("language", ROWS, gpt_tokenizer, text="text"),
+    ]
+    for task in tasks:
+        assert isinstance(task, BaseTask)
+        assert all(hasattr(task, name) for name in asked)
+        assert len(task.lengths) == len(task) == len(task.keys()) == 2
+        batch = task.batch([1])
+        assert all(isinstance(x, torch.Tensor) and len(x) == 1 for x in batch.inputs.values())

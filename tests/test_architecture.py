@@ -1,0 +1,248 @@
+"""The rules of the house, held by reading the source: who imports whom, who prints, what is never used.
+
+Each rule is a function from source text to complaints, so that it can be shown to complain.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# A module imports only from what stands above it, and from its own package.
+ORDER = (
+    *("errors", "heads", "signature", "anatomy", "mask", "capture", "surgery"),
+    *("stats", "tasks", "evaluate", "engine"),
+    *("ablation", "importance", "bench", "pruning", "gates", "roles", "dynamics"),
+    *("report", "demo", "cli"),
+)
+PRINTING = {"demo", "cli"}
+HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn", "plotly", "typer"}
+UNPICKLING = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+NEVER_TRUE = {"trust_remote_code", "allow_pickle"}
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "headcount"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(file: Path) -> str:
+    """`headcount/anatomy/sites.py` is `headcount.anatomy.sites`."""
+    parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str:
+    """The entry of `ORDER` that a module belongs to; the package itself is the empty entry."""
+    return (module + "..").split(".")[1]
+
+
+def imports(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """What of headcount the source imports, anywhere in it, as line and full name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".")[: None if is_package else -1]
+                package = package[: len(package) - node.level + 1]
+                base = ".".join([*package, *filter(None, [node.module])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and called(node).endswith("import_module") and node.args:
+            names = [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = [ast.unparse(node)]  # `import headcount` alone reaches everything: see what for
+        else:
+            continue
+        yield from ((node.lineno, name) for name in names if str(name).startswith("headcount."))
+
+
+def called(call: ast.Call) -> str:
+    """The dotted name of what is called, as far as it is one: `torch.load`, `print`."""
+    return ast.unparse(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
+
+
+def order_complaints(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Imports that go against `ORDER`."""
+    part = part_of(module)
+    if part not in ORDER:
+        return [f"{module}: no place in the import order; give {part!r} one here and in the design"]
+    complaints = []
+    for line, target in imports(source, module, is_package):
+        other = part_of(target)
+        if other not in ORDER:
+            if part not in PRINTING and target != "headcount.__version__":
+                complaints.append(f"{module}:{line} imports {target}: name the module that defines it")
+        elif ORDER.index(other) > ORDER.index(part):
+            complaints.append(f"{module}:{line} imports {target}, which stands below it")
+    return complaints
+
+
+def print_complaints(source: str, module: str) -> list[str]:
+    """Calls that write to the terminal, where only the command line and the demo may."""
+    if part_of(module) in PRINTING:
+        return []
+    writing = {"print", "sys.stdout.write", "sys.stderr.write", "rich.print", "typer.echo", "click.echo"}
+    return [
+        f"{module}:{node.lineno} calls {called(node)}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and called(node) in writing
+    ]
+
+
+def trust_complaints(source: str, module: str) -> list[str]:
+    """Whatever could run code out of a file: pickles, `torch.load`, remote code."""
+    complaints = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            used = {alias.name.split(".")[0] for alias in node.names} & UNPICKLING
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            used = {base.split(".")[0]} & UNPICKLING
+            used |= {f"torch.{alias.name}" for alias in node.names if base == "torch"} & {"torch.load", "torch.save"}
+        elif isinstance(node, ast.Attribute):
+            used = {ast.unparse(node)} & {"torch.load", "torch.save", "torch.jit.load", "torch.serialization"}
+        elif isinstance(node, ast.keyword) and node.arg in NEVER_TRUE:
+            used = set() if isinstance(node.value, ast.Constant) and not node.value.value else {node.arg}
+        else:
+            continue
+        complaints += [f"{module}:{getattr(node, 'lineno', '?')} uses {name}" for name in sorted(used)]
+    return complaints
+
+
+def place_complaints(text: str, file: str) -> list[str]:
+    """Paths of somebody's machine and addresses of somebody's registry."""
+    machine = r"(?<![\w.~$})*-])(?:/(?:home|root|Users|work|tmp|opt|mnt|srv)/[\w.]|[A-Z]:\\Users\\)"
+    registry = r"(?i:index-url|find-links|/simple/|pythonhosted\.org|download\.pytorch\.org|file://)"
+    return [
+        f"{file}:{number}: {line.strip()[:120]}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        if re.search(machine, line) or re.search(registry, line)
+    ]
+
+
+def tracked(repository: Path) -> list[Path]:
+    """Files that are, or would be, in the repository."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    answer = subprocess.run(listing, cwd=repository, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        pytest.skip("not a git checkout")
+    return [path for line in answer.stdout.splitlines() if (path := repository / line).is_file()]
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_every_module_keeps_the_rules(file):
+    source, module = file.read_text(encoding="utf-8"), name_of(file)
+    complaints = print_complaints(source, module) + trust_complaints(source, module)
+    if module not in ("headcount", "headcount.__main__"):  # the package itself is lazy: see below
+        complaints += order_complaints(source, module, file.name == "__init__.py")
+    assert not complaints, "\n".join(complaints)
+
+
+def test_the_rules_were_applied_to_something():
+    assert {"headcount", "headcount.heads", "headcount.anatomy"} <= {name_of(file) for file in FILES}
+
+
+def test_importing_headcount_is_light():
+    code = "import headcount, sys; print(*sorted(name for name in sys.modules if '.' not in name))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "headcount" in loaded
+    assert not HEAVY & set(loaded)
+
+
+def test_no_module_is_called_utils():
+    assert not [name_of(file) for file in FILES if re.fullmatch(r"_?(utils?|misc|common)", file.stem)]
+
+
+def test_no_tracked_file_names_a_machine_or_a_registry(repository):
+    complaints = []
+    for path in tracked(repository):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        if path != Path(__file__).resolve():  # the rule itself has to name them
+            complaints += place_complaints(text, path.relative_to(repository).as_posix())
+    assert not complaints, "\n".join(complaints)
+
+
+def test_the_lock_pins_everything_exactly(repository):
+    lines = (repository / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert "torch==2.13.0" in pins
+    assert not [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin)]
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "complains"),
+    [
+        ("from headcount.mask import masked", "headcount.surgery.remove", False),
+        ("from headcount.surgery import carve", "headcount.surgery.remove", False),
+        ("from headcount.surgery import remove", "headcount.mask", True),
+        ("def later():\n    import headcount.cli", "headcount.mask", True),
+        ("if TYPE_CHECKING:\n    from headcount.report import build", "headcount.stats", True),
+        ("from ..report import build", "headcount.tasks.base", True),
+        ("from . import data", "headcount.tasks.base", False),
+        ("from .. import cli", "headcount.tasks.base", True),
+        ("importlib.import_module('headcount.cli')", "headcount.heads", True),
+        ("from headcount import masked", "headcount.surgery.remove", True),
+        ("from headcount import masked", "headcount.cli.remove", False),
+        ("import headcount\nheadcount.prune()", "headcount.stats", True),
+        ("import headcount\nheadcount.__version__", "headcount.stats", False),
+        ("import torch", "headcount.anatomy.sites", False),
+        ("", "headcount.cupboard", True),
+    ],
+)
+def test_the_import_order_rule_complains_when_it_should(source, module, complains):
+    assert bool(order_complaints(source, module)) is complains
+
+
+def test_relative_imports_in_a_package_start_from_the_package():
+    assert not order_complaints("from .sites import anatomy", "headcount.anatomy", is_package=True)
+    assert order_complaints("from ..cli import main", "headcount.anatomy.families", is_package=True) == []
+    assert order_complaints("from ...cli import main", "headcount.anatomy.families", is_package=True)
+
+
+def test_the_printing_rule_complains_when_it_should():
+    assert print_complaints("def f():\n    print(1)", "headcount.stats")
+    assert print_complaints("import sys\nsys.stdout.write('')", "headcount.tasks.base")
+    assert not print_complaints("print(1)", "headcount.cli.inspect")
+    assert not print_complaints("pprint(1); self.print()", "headcount.stats")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from cloudpickle import loads",
+        "import torch\ntorch.load(file, weights_only=True)",
+        "from torch import load",
+        "load(name, trust_remote_code=True)",
+        "load(name, trust_remote_code=flag)",
+        "numpy.load(file, allow_pickle=True)",
+    ],
+)
+def test_the_trust_rule_complains_when_it_should(source):
+    assert trust_complaints(source, "headcount.surgery.storage")
+    assert not trust_complaints("load(name, trust_remote_code=False)", "headcount.surgery.storage")
+
+
+@pytest.mark.parametrize(
+    ("line", "complains"),
+    [
+        ("see /home/somebody/model", True),
+        ("path = '/tmp/model'", True),
+        (r"C:\Users\somebody", True),
+        ("--extra-index-url https://example.org/wheels", True),
+        ("#!/usr/bin/env bash", False),
+        ("headcount inspect runs/tmp/model", False),
+        ("a share of the work/time", False),
+    ],
+)
+def test_the_place_rule_complains_when_it_should(line, complains):
+    assert bool(place_complaints(line, "made-up")) is complains
