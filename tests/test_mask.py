@@ -103,7 +103,7 @@ def test_linear_in_xi(bert):
 # ------------------------------------------------------------------------------------------------------- gradients
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "marian"])  # Llama and T5 normalise in float32, whatever they are in
 def test_gradients_are_those_of_finite_differences(name):
     model = zoo.build(name).double()
     batch = zoo.inputs(name, padding=None)
@@ -248,10 +248,10 @@ def test_generation_with_a_mask_of_its_own_for_each_example(name, beams):
 def test_the_mask_of_a_pruned_model_counts_the_heads_that_are_left(bert, batch):
     smaller = remove(bert, ["encoder.0.0", "encoder.0.1", "encoder.1.0", "encoder.1.1", "encoder.1.2", "encoder.1.3"])
     assert len(anatomy(smaller).heads) == 6
-    with masked(smaller, xi=torch.zeros(6)):
-        assert off_by(run(smaller, batch), run(remove(smaller, anatomy(smaller).heads), batch)) <= 1e-5
     nothing_left = remove(smaller, anatomy(smaller).heads)
     whole = run(nothing_left, batch)
+    with masked(smaller, xi=torch.zeros(6)):
+        assert off_by(run(smaller, batch), whole) <= 1e-5
     for way in ({"off": []}, {"xi": torch.ones(0)}, {"xi": {}}):
         with masked(nothing_left, **way):
             assert torch.equal(run(nothing_left, batch), whole)
@@ -260,7 +260,7 @@ def test_the_mask_of_a_pruned_model_counts_the_heads_that_are_left(bert, batch):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.parametrize("shape", [(), (11,), (13,), (2, 11), (1, 2, 12), (0,)])
+@pytest.mark.parametrize("shape", [(), (11,), (13,), (2, 11), (1, 2, 12), (0,), (0, 12)])
 def test_tensors_of_a_wrong_shape(bert, shape):
     says = r"xi has shape \(.*\); expected \[12\] or \[examples, 12\], in the order of anatomy\(model\)\.heads"
     with pytest.raises(HeadcountError, match=says), masked(bert, xi=torch.ones(shape)):
@@ -285,6 +285,4 @@ def test_masks_that_cannot_be_read(bert, way, says):
 def test_more_examples_than_the_batch_has(bert, batch):
     says = r"xi has 5 rows, one per example, but encoder\.0 ran on a batch of 3; the batch must be a multiple"
     with pytest.raises(HeadcountError, match=says), masked(bert, xi=ones(bert, 5)):
-        run(bert, batch)
-    with pytest.raises(HeadcountError, match="xi has no rows"), masked(bert, xi=ones(bert, 0)):
         run(bert, batch)

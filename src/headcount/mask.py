@@ -52,7 +52,7 @@ def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
     if off is not None and xi is not None:
         raise HeadcountError("give either off=… or xi=…, not both")
     if isinstance(xi, Tensor):
-        if xi.ndim not in (1, 2) or xi.shape[-1] != count:
+        if xi.ndim not in (1, 2) or xi.shape[-1] != count or (xi.ndim == 2 and not len(xi)):
             raise HeadcountError(
                 f"xi has shape {tuple(xi.shape)}; expected [{count}] or [examples, {count}], "
                 "in the order of anatomy(model).heads"

@@ -11,115 +11,100 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from headcount.anatomy import Anatomy
 from headcount.evaluate.outcomes import Mask
+from headcount.evaluate.verification import Speaker, best_candidate
 from headcount.mask import masked
-from headcount.tasks import Batch, Task
+from headcount.tasks import Batch
 
-TIE = 1e-4
 ROWS = 512  # sentences that are continued together
+LEAVE = 8  # when an eighth of them has ended, they leave the batch
 
 
-def choices(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The best candidate at every position, and whether another lay within 1e-4 of it: (…, V) to (…), (…)"""
-    best, chosen = logits.max(dim=-1)
-    return chosen, (logits > (best - TIE)[..., None]).sum(dim=-1) > 1
+@dataclass(frozen=True)
+class Row:
+    """One sentence under one mask, decided up to the end of `prefix`."""
 
-
-@dataclass
-class _Row:
     mask: Mask
     xi: Tensor  # (heads,)
-    row: int  # in the batch
-    prefix: Tensor  # what is decided already
+    place: int  # in the batch
+    prefix: Tensor
     limit: int
     encoded: Tensor  # (S, hidden)
 
 
 class Continuation:
-    """Rows that go on after their prefix; `finish` decodes them all."""
+    """Goes on with rows of one batch after their prefixes, greedily, with a cache."""
 
-    def __init__(
-        self, model: Any, task: Task, found: Anatomy, batch: Batch, ends: Tensor, stacked: int
-    ) -> None:
-        self.model, self.task, self.found, self.batch = model, task, found, batch
-        self.ends = ends
-        self.rows: list[_Row] = []
+    def __init__(self, model: Any, task: Any, batch: Batch) -> None:
+        self.model, self.task, self.batch = model, task, batch
+        end = model.generation_config.eos_token_id
+        self.ends = set(end if isinstance(end, list) else [end])
         self.near_ties = 0
 
-    def add(self, mask: Mask, xi: Tensor, row: int, prefix: Tensor, limit: int, encoded: Tensor) -> None:
-        self.rows.append(_Row(mask, xi, row, prefix, limit, encoded))
-
-    def finish(self) -> Iterator[tuple[Mask, int, Tensor]]:
-        """The whole output of every row: its mask, its place in the batch, its tokens."""
-        ended = [row for row in self.rows if len(row.prefix) >= row.limit or row.prefix[-1] in self.ends]
-        for row in ended:
-            yield row.mask, row.row, row.prefix
-        open_rows = [row for row in self.rows if not (len(row.prefix) >= row.limit or row.prefix[-1] in self.ends)]
+    def finish(self, rows: list[Row]) -> Iterator[tuple[Row, Tensor]]:
+        """The whole output of every row."""
+        open_rows = []
+        for row in rows:
+            if len(row.prefix) >= row.limit or int(row.prefix[-1]) in self.ends:
+                yield row, row.prefix
+            else:
+                open_rows.append(row)
         open_rows.sort(key=lambda row: (len(row.prefix), row.limit))
         for start in range(0, len(open_rows), ROWS):
             some = open_rows[start : start + ROWS]
-            for row, written in zip(some, self._decode(some), strict=True):
-                yield row.mask, row.row, written
+            yield from zip(some, self._decode(some), strict=True)
 
-    def _decode(self, rows: list[_Row]) -> list[Tensor]:
-        places = [row.row for row in rows]
+    def _decode(self, rows: list[Row]) -> list[Tensor]:
+        places = [row.place for row in rows]
         inputs: dict[str, Any] = {name: tensor[places] for name, tensor in self.batch.inputs.items()}
         inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=torch.stack([row.encoded for row in rows]))
         many = replace(self.batch, inputs=inputs, labels=None, indices=tuple(self.batch.indices[i] for i in places))
         written: list[Tensor] = []
 
         def loop(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
-            written.extend(self._steps(model, rows, input_ids, logits_processor, kwargs))
+            given = {name: kwargs[name] for name in ("encoder_outputs", "attention_mask") if name in kwargs}
+            written.extend(self._steps(rows, input_ids, logits_processor, given))
             return input_ids
-
-        from headcount.evaluate.drafting import Speaker
 
         self.task.decode(Speaker(self.model, loop), many)
         return written
 
-    def _steps(
-        self, model: Any, rows: list[_Row], start: Tensor, processors: Any, kwargs: dict[str, Any]
-    ) -> list[Tensor]:
-        """Step by step with a cache; rows that have ended leave the batch."""
-        known = min(len(row.prefix) for row in rows)
-        width = max(row.limit for row in rows)
-        written = start.new_full((len(rows), width), 0)
+    def _steps(self, rows: list[Row], start: Tensor, processors: Any, given: dict[str, Any]) -> list[Tensor]:
+        """Step by step; `alive` are the rows still in the batch, which rows that have ended leave now and then."""
+        device = start.device
+        written = start.new_zeros(len(rows), max(row.limit for row in rows))
         for place, row in enumerate(rows):
             written[place, : len(row.prefix)] = row.prefix
-        prefixes = torch.tensor([len(row.prefix) for row in rows], device=start.device)
-        limits = torch.tensor([row.limit for row in rows], device=start.device)
-        lengths = limits.clone()
-        alive = torch.arange(len(rows), device=start.device)
-        given = {name: kwargs[name] for name in ("encoder_outputs", "attention_mask") if name in kwargs}
-        cache, fed, position = None, torch.cat([start, written[:, :known]], dim=1), known
-        ends = self.ends.to(start.device)
+        decided = torch.tensor([len(row.prefix) for row in rows], device=device)
+        lengths = torch.tensor([row.limit for row in rows], device=device)
+        ends = torch.tensor(sorted(self.ends - {None}), device=device)
         xi = torch.stack([row.xi for row in rows])
+        alive = torch.arange(len(rows), device=device)
+        position = int(decided.min())
+        fed, cache = torch.cat([start, written[:, :position]], dim=1), None
         while len(alive):
-            with masked(model, xi=xi[alive]):
-                while True:
-                    output = model(decoder_input_ids=fed, past_key_values=cache, use_cache=True, **given)
+            ended = torch.zeros_like(alive, dtype=torch.bool)
+            with masked(self.model, xi=xi[alive]):
+                while not bool(ended.all()) and int(ended.sum()) * LEAVE <= len(alive):
+                    output = self.model(decoder_input_ids=fed, past_key_values=cache, use_cache=True, **given)
                     cache = output.past_key_values
                     before = torch.cat([start[alive], written[alive, :position]], dim=1)
-                    scores = processors(before, output.logits[:, -1].float())
-                    chosen, tied = choices(scores)
-                    forced = position < prefixes[alive]
-                    chosen = torch.where(forced, written[alive, position], chosen)
-                    self.near_ties += int((tied & ~forced).sum())
-                    written[alive, position] = chosen
+                    best, tied = best_candidate(processors(before, output.logits[:, -1].float()))
+                    forced = position < decided[alive]
+                    best = torch.where(forced | ended, written[alive, position], best)
+                    self.near_ties += int((tied & ~forced & ~ended).sum())
+                    written[alive, position] = best
                     position += 1
-                    ended = torch.isin(chosen, ends) & ~forced
-                    lengths[alive[ended]] = position
-                    ended |= position >= limits[alive]
-                    fed = chosen[:, None]
-                    if bool(ended.any()):
-                        break
+                    stops = (torch.isin(best, ends) & ~forced) | (position >= lengths[alive])
+                    lengths[alive[stops & ~ended]] = position
+                    ended |= stops
+                    fed = best[:, None]
             keep = (~ended).nonzero()[:, 0]
             alive, fed = alive[keep], fed[keep]
             cache.batch_select_indices(keep)
             given = {name: _select(value, keep) for name, value in given.items()}
             processors = _of_rows(processors, keep)
-        return [written[place, : int(lengths[place])] for place in range(len(rows))]
+        return [written[place, :length] for place, length in enumerate(lengths.tolist())]
 
 
 def _select(value: Any, keep: Tensor) -> Any:

@@ -14,129 +14,96 @@ import torch
 from torch import Tensor
 
 from headcount.anatomy import Anatomy
-from headcount.evaluate.continuation import Continuation, choices
+from headcount.evaluate.continuation import Continuation, Row
 from headcount.evaluate.outcomes import Mask
 from headcount.evaluate.recording import record
 from headcount.evaluate.replay import Replay, mask_values
-from headcount.tasks import Batch, Task
+from headcount.evaluate.verification import Verdict, Verifier
+from headcount.tasks import Batch
 
 MEMORY = 2**28  # bytes for the logits of one verification
-
-
-class Speaker:
-    """Looks like the model to `task.decode`, but generates by a loop of ours, given all that `generate` prepares."""
-
-    def __init__(self, model: Any, loop: Any) -> None:
-        self._model, self._loop = model, loop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def generate(self, **options: Any) -> Tensor:
-        return self._model.generate(**options, custom_generate=self._loop)
 
 
 class Drafting:
     """The translations of one batch under many masks."""
 
-    def __init__(self, model: Any, task: Task, found: Anatomy, batch: Batch, stacked: int) -> None:
+    def __init__(self, model: Any, task: Any, found: Anatomy, batch: Batch, stacked: int) -> None:
         self.model, self.task, self.found, self.batch, self.stacked = model, task, found, batch, stacked
         self.near_ties = 0
         self.draft = task.decode(model, batch)  # (B, T)
         self.statistics = task.statistics(self.draft, batch)
-        self.limits = torch.tensor(task.limits(model, batch.indices))  # type: ignore[attr-defined]
-        self.ends = _ends(model)
-        self.needed = _tokens_needed(self.draft, self.limits, self.ends)  # (B,)
+        self.limits = torch.tensor(task.limits(model, batch.indices), device=self.draft.device)  # (B,)
+        self.needed = tokens_needed(self.draft, self.limits, end_marks(model).to(self.draft.device))  # (B,)
 
     def sweep(self, replayed: dict[str, list[Mask]]) -> Iterator[tuple[Mask, Tensor]]:
         """Statistics (B, S) of every mask."""
-        seen = record(self.found, len(self.batch), lambda: self._verify(self.batch))
+        verify = Verifier(self.model, self.task, self.draft, self.needed)
+        seen = record(self.found, len(self.batch), lambda: verify(self.batch))
         replay = Replay(self.model, self.found, seen)
         outputs: dict[Mask, Tensor] = {}
-        rest = Continuation(self.model, self.task, self.found, self.batch, self.ends, self.stacked)
+        changed: list[Row] = []
+        copies = self._copies()
         for name, masks in replayed.items():
-            copies = self._copies()
             for start in range(0, len(masks), copies):
                 some = masks[start : start + copies]
                 many = self.batch.repeat(len(some))
                 xi = mask_values(self.found, some, self.draft.device)
-                chosen, tied, encoded = replay.run(
-                    self.found.site(name), xi, lambda many=many: self._verify(many)
-                )
-                self._compare(some, xi, chosen, tied, encoded, outputs, rest)
-        for mask, row, written in rest.finish():
-            outputs[mask] = _widened(outputs[mask], len(written), self.task.pad)  # type: ignore[attr-defined]
-            outputs[mask][row] = self.task.pad  # type: ignore[attr-defined]
-            outputs[mask][row, : len(written)] = written
+                verdict = replay.run(self.found.site(name), xi, lambda many=many: verify(many))
+                outputs.update(dict.fromkeys(some, self.draft))
+                changed.extend(self._changed(some, xi, verdict))
+        rest = Continuation(self.model, self.task, self.batch)
+        for row, written in rest.finish(changed):
+            outputs[row.mask] = _with_row(outputs[row.mask], row.place, written, self.task.pad)
         self.near_ties += rest.near_ties
         for mask, ids in outputs.items():
-            yield mask, self.task.statistics(ids, self.batch)
+            yield mask, self.statistics if ids is self.draft else self.task.statistics(ids, self.batch)
 
     def _copies(self) -> int:
+        """How many masks to verify at a time, so that neither tokens nor logits exceed their budgets."""
         size, length = self.draft.shape
         vocabulary = self.model.get_output_embeddings().weight.shape[0]
-        tokens = max(size * length, size * self.batch.inputs["attention_mask"].shape[1])
-        return max(1, min(self.stacked // tokens, MEMORY // (4 * size * length * vocabulary)))
+        widest = max(length, *(tensor.shape[1] for tensor in self.batch.inputs.values()))
+        return max(1, min(self.stacked // (size * widest), MEMORY // (4 * size * length * vocabulary)))
 
-    def _verify(self, many: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """What the model would have chosen at every position of the draft, whether it was close, and the encoding."""
-        result: list[Any] = []
-
-        def loop(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
-            draft = self.draft.repeat(len(input_ids) // len(self.draft), 1)
-            fed = torch.cat([input_ids, draft[:, :-1]], dim=1)  # (M * B, T)
-            given = {name: kwargs[name] for name in ("encoder_outputs", "attention_mask") if name in kwargs}
-            logits = model(decoder_input_ids=fed, use_cache=False, **given).logits  # (M * B, T, V)
-            first = input_ids.shape[1]
-            for position in range(fed.shape[1] - first + 1) if len(logits_processor) else ():
-                before = fed[:, : first + position]
-                logits[:, first + position - 1] = logits_processor(before, logits[:, first + position - 1])
-            chosen, tied = choices(logits[:, first - 1 :])
-            result.extend((chosen, tied, kwargs["encoder_outputs"].last_hidden_state))
-            return torch.cat([input_ids, draft], dim=1)
-
-        self.task.decode(Speaker(self.model, loop), many)
-        return tuple(result)  # type: ignore[return-value]
-
-    def _compare(
-        self,
-        masks: list[Mask],
-        xi: Tensor,
-        chosen: Tensor,
-        tied: Tensor,
-        encoded: Tensor,
-        outputs: dict[Mask, Tensor],
-        rest: Continuation,
-    ) -> None:
-        """Keep the draft where the mask agrees with it; hand on what must be continued."""
+    def _changed(self, masks: list[Mask], xi: Tensor, verdict: Verdict) -> Iterator[Row]:
+        """The rows where a mask disagrees with the draft, as far as they are decided."""
         copies, size = len(masks), len(self.batch)
-        position = torch.arange(chosen.shape[1], device=chosen.device)
-        asked = position < self.needed.repeat(copies)[:, None]  # (M * B, T)
-        differs = (chosen != self.draft.repeat(copies, 1)) & asked
-        diverged = differs.any(dim=1)
-        first = torch.where(diverged, differs.int().argmax(dim=1), self.needed.repeat(copies))  # (M * B,)
-        self.near_ties += int((tied & (position <= first[:, None]) & asked).any(dim=1).sum())
-        for copy, mask in enumerate(masks):
-            outputs[mask] = self.draft.clone()
-            for row in diverged[copy * size : (copy + 1) * size].nonzero()[:, 0].tolist():
-                at = copy * size + row
-                end = int(first[at])
-                prefix = torch.cat([self.draft[row, :end], chosen[at, end : end + 1]])
-                rest.add(mask, xi[copy], row, prefix, int(self.limits[row]), encoded[at])
+        needed = self.needed.repeat(copies)
+        position = torch.arange(self.draft.shape[1], device=self.draft.device)
+        asked = position < needed[:, None]  # (M * B, T)
+        differs = (verdict.chosen != self.draft.repeat(copies, 1)) & asked
+        first = torch.where(differs.any(dim=1), differs.int().argmax(dim=1), needed)  # (M * B,)
+        self.near_ties += int((verdict.tied & asked & (position <= first[:, None])).any(dim=1).sum())
+        for at in differs.any(dim=1).nonzero()[:, 0].tolist():
+            copy, place = divmod(at, size)
+            end = int(first[at])
+            prefix = torch.cat([self.draft[place, :end], verdict.chosen[at, end : end + 1]])
+            yield Row(masks[copy], xi[copy], place, prefix, int(self.limits[place]), verdict.encoded[at].clone())
 
 
-def _ends(model: Any) -> Tensor:
+def end_marks(model: Any) -> Tensor:
+    """The tokens that end a text."""
     end = model.generation_config.eos_token_id
     return torch.tensor([] if end is None else end, dtype=torch.long).reshape(-1)
 
 
-def _tokens_needed(draft: Tensor, limits: Tensor, ends: Tensor) -> Tensor:
-    """How many tokens of each draft count: up to its end mark, or its limit: (B,)"""
+def tokens_needed(draft: Tensor, limits: Tensor, ends: Tensor) -> Tensor:
+    """How many tokens of each draft count: up to its end mark, or to its limit: (B,)
+
+    >>> tokens_needed(torch.tensor([[5, 1, 0], [5, 6, 7]]), torch.tensor([9, 2]), torch.tensor([1])).tolist()
+    [2, 2]
+    """
     position = torch.arange(draft.shape[1], device=draft.device)
-    ended = torch.isin(draft, ends.to(draft.device)) & (position < limits.to(draft.device)[:, None])
+    ended = torch.isin(draft, ends) & (position < limits[:, None])
     until_end = torch.where(ended.any(dim=1), ended.int().argmax(dim=1) + 1, draft.shape[1])
-    return torch.minimum(until_end, limits.to(draft.device))
+    return torch.minimum(until_end, limits)
 
 
-def _widened(ids: Tensor, width: int, pad: int) -> Tensor:
-    return ids if ids.shape[1] >= width else torch.nn.functional.pad(ids, (0, width - ids.shape[1]), value=pad)
+def _with_row(ids: Tensor, place: int, written: Tensor, pad: int) -> Tensor:
+    """The outputs with one row replaced, wider where it needs to be."""
+    width = max(ids.shape[1], len(written))
+    wider = torch.nn.functional.pad(ids, (0, width - ids.shape[1]), value=pad)
+    wider = wider.clone() if wider is ids else wider
+    wider[place] = pad
+    wider[place, : len(written)] = written
+    return wider

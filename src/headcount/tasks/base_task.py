@@ -50,26 +50,22 @@ class BaseTask:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.features = {name: list(values) for name, values in features.items()}
+        self.lengths = [len(ids) for ids in self.features["input_ids"]]
         # All-zero token types are what a model assumes anyway, and GPT-2 would add an embedding for them.
         if not any(map(any, self.features.get("token_type_ids", []))):
             self.features.pop("token_type_ids", None)
-        size = len(self.features["input_ids"])
-        if not size:
+        if not self.lengths:
             raise BadData("there are no examples: the data, or this split of it, is empty")
         self.labels = None if labels is None else list(labels)
         self.metric = metric
         self.pad = pad
         self.content = list(content) if content is not None else self.features["input_ids"]
-        self.places = list(places) if places is not None else [f"example {i}" for i in range(size)]
+        self.places = list(places) if places is not None else [f"example {i}" for i in range(len(self))]
         self.remarks = list(remarks)
         self.settings = dict(settings or {})
 
     def __len__(self) -> int:
-        return len(self.features["input_ids"])
-
-    @property
-    def lengths(self) -> list[int]:
-        return [len(ids) for ids in self.features["input_ids"]]
+        return len(self.lengths)
 
     def batch(self, indices: Sequence[int]) -> Batch:
         inputs = {
@@ -77,7 +73,7 @@ class BaseTask:
             for name, values in self.features.items()
         }
         if "attention_mask" not in inputs:
-            inputs["attention_mask"] = padded([[1] * len(self.features["input_ids"][i]) for i in indices], 0)
+            inputs["attention_mask"] = padded([[1] * self.lengths[i] for i in indices], 0)
         labels = None if self.labels is None else padded([self.labels[i] for i in indices], -100)
         return Batch(inputs, labels, tuple(indices))
 
@@ -140,13 +136,14 @@ class BaseTask:
         }
 
     def subset(self, indices: Sequence[int]) -> BaseTask:
+        if not len(indices):
+            raise BadData("there are no examples in this part of the data")
         part = copy.copy(self)
         part.features = {name: [values[i] for i in indices] for name, values in self.features.items()}
+        part.lengths = [self.lengths[i] for i in indices]
         part.labels = None if self.labels is None else [self.labels[i] for i in indices]
         part.content = [self.content[i] for i in indices]
         part.places = [self.places[i] for i in indices]
-        if not part.places:
-            raise BadData("there are no examples in this part of the data")
         return part
 
     def keys(self) -> list[str]:

@@ -19,9 +19,10 @@ PAIRS = (
 )
 TEXTS = ("text", "sentence", "review", "content", "document", "comment", "tweet", "title", "question")
 LABELS = ("label", "labels", "quality", "class", "target", "sentiment", "gold_label", "category")
-SOURCES = ("source", "src", "input", "article", "document", "en")
+SOURCES = ("source", "src", "input", "article", "document")
 TARGETS = ("target", "tgt", "output", "reference", "summary", "highlights", "translation")
-KNOWN = {*TEXTS, *LABELS, *SOURCES, *TARGETS, *(name for pair in PAIRS for name in pair)}
+LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "ro", "ru", "tr", "zh", "ja")
+KNOWN = {*TEXTS, *LABELS, *SOURCES, *TARGETS, *LANGUAGES, *(name for pair in PAIRS for name in pair)}
 
 Column = str | int | None
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from headcount.errors import BadData, unknown
 from headcount.tasks.columns import Column
-from headcount.tasks.files import SUFFIXES, read_file
+from headcount.tasks.files import read_file
 
 SPLITS = ("validation", "dev", "val", "test", "train")  # the one to evaluate on, if nothing is said
 
@@ -28,7 +28,7 @@ class Rows:
     unit, numbers: how a row is found there: "line" and the lines of a file counted from 1,
         or "example" and None, which counts from 0.
     classes: for columns of class numbers that have names (a datasets.ClassLabel), those names.
-    header: False where a file has no names for its columns, so that they are called "0", "1", ...
+    remarks: what the user should be told, such as that columns are counted because they have no names.
     """
 
     table: dict[str, list[Any]]
@@ -37,7 +37,6 @@ class Rows:
     unit: str = "example"
     numbers: Sequence[int] | None = None
     classes: dict[str, list[str]] = field(default_factory=dict)
-    header: bool = True
     remarks: list[str] = field(default_factory=list)
 
     @classmethod
@@ -120,7 +119,8 @@ def aligned(first: Rows, second: Rows, source: Column = None, target: Column = N
             raise BadData(f"{rows.source} has columns {', '.join(rows.names)}: pass {what}=… to choose one")
         sides.append(rows.column(0 if column is None else column))
     table = dict(zip(("source", "target"), sides, strict=True))
-    return replace(first, table=table, source=f"{first.source}+{second.source}")
+    remarks = [*first.remarks, *second.remarks]
+    return replace(first, table=table, source=f"{first.source}+{second.source}", remarks=remarks)
 
 
 def _from_name(name: str, split: str | None) -> Rows:
@@ -130,32 +130,35 @@ def _from_name(name: str, split: str | None) -> Rows:
             raise BadData(f"{path.name} is one file without splits; leave out split={split!r}")
         content = read_file(path)
         return Rows(source=path.name, **{**content, "table": _flat(content["table"])})
-    if path.is_dir() or not _looks_like_a_file(name):
-        return _from_datasets(_load(name, split), Path(name).name if path.is_dir() else name, split)
-    raise BadData(f"there is no file {name}")
+    if path.is_dir():
+        return _from_datasets(_load(str(path), split), path.name, split)
+    if _looks_like_a_file(name):
+        raise BadData(f"there is no file {name}")
+    return _from_datasets(_load(name, split), name, split)
 
 
 def _looks_like_a_file(name: str) -> bool:
+    """So that a mistyped file is said to be missing at once, not after asking the hub for it."""
     path = Path(name)
     in_a_folder = path.parent != Path() and path.parent.is_dir()
-    return in_a_folder or path.suffix in SUFFIXES or name.startswith((".", "/", "~")) or name.count("/") > 1
+    return in_a_folder or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix[1:].isalpha()
 
 
 def _load(name: str, split: str | None) -> Any:
     """A hub id, "id:configuration", or a directory, with the datasets library; never runs code from there."""
     import datasets
 
-    if (Path(name) / "state.json").is_file() or (Path(name) / "dataset_dict.json").is_file():
-        return datasets.load_from_disk(name)
-    path, _, configuration = (name, "", "") if Path(name).is_dir() else name.partition(":")
+    folder = Path(name)
+    path, _, configuration = (name, "", "") if folder.is_dir() else name.partition(":")
     try:
+        if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+            return datasets.load_from_disk(name)
         return datasets.load_dataset(path, configuration or None, split=split)
     except Exception as error:  # datasets raises anything from ValueError to httpx errors
         reason = str(error).strip().splitlines() or [type(error).__name__]
         where = f" (split {split})" if split else ""
-        raise BadData(
-            f"{name}{where}: there is no such file, and it cannot be loaded as a data set: {reason[0]}"
-        ) from error
+        missing = "" if folder.is_dir() else "there is no such file, and "
+        raise BadData(f"{name}{where}: {missing}it cannot be loaded as a data set: {reason[0]}") from error
 
 
 def _from_datasets(data: Any, source: str, split: str | None) -> Rows:

@@ -12,11 +12,9 @@ from typing import Any
 from headcount.errors import BadData
 from headcount.tasks.columns import KNOWN
 
-SUFFIXES = {".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet"}
-
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What `Rows` needs to know of a file: its table, the lines its rows stand on, whether it has a header.
+    """What `Rows` needs to know of a file: its table, the lines its rows stand on, and remarks.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,9 +78,6 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
     first = numbered[0][1]
     header = _is_header(first, [row for _, row in numbered[1:1001]])
     names = first if header else [str(i) for i in range(len(first))]
-    for i, column in enumerate(names):
-        if column in names[:i]:
-            raise BadData(f"{name}, line 1: two columns are called {column!r}")
     numbered = numbered[header:]
     for line, row in numbered:
         if len(row) != len(names):
@@ -94,7 +89,6 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
         "table": {column: [row[i] for _, row in numbered] for i, column in enumerate(names)},
         "unit": "line",
         "numbers": [line for line, _ in numbered],
-        "header": header,
         "remarks": [] if header and any(map(_is_known, first)) else [remark],
     }
 

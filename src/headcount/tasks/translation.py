@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headcount.errors import BadData
 from headcount.tasks.base import Batch
-from headcount.tasks.base_task import BaseTask
+from headcount.tasks.base_task import BaseTask, digest
 from headcount.tasks.columns import Column, find_translation
 from headcount.tasks.data import Rows, aligned
 from headcount.tasks.decoding import EndAtLimit, decoder_inputs, language_token, speaking
@@ -40,7 +40,7 @@ class Translation(BaseTask):
     beams: 1 decodes greedily. Everything else that the model's generation_config says is respected.
     max_new_tokens: by default 1.5 times the source's tokens plus 20, and never beyond the model's positions.
         The limit is each example's own, so an output never depends on what else is in its batch.
-    max_length: longer sources (and targets, for the loss) are cut to so many tokens, counted and said.
+    max_length: longer sources, and for the loss targets, are cut to so many tokens, counted and said.
     source_language, target_language: codes of a multilingual tokenizer (mBART: "en_XX", M2M100: "en");
         the target's token is forced as the first one.
     tokenize: sacrebleu's tokenizer for BLEU, such as "13a", "zh", "ja-mecab", "char".
@@ -97,7 +97,7 @@ class Translation(BaseTask):
             places=[rows.place(i) for i in range(len(rows))],
             remarks=[
                 *(*rows.remarks, *said_columns, *said_source, *said_pad),
-                *(f"targets: {said}" for said in said_target if not self.generates),
+                *(f"targets: {said}" for said in said_target),
             ],
             settings={
                 "data": rows.source,
@@ -163,11 +163,14 @@ class Translation(BaseTask):
         if None not in (ours, its) and ours not in (its if isinstance(its, list) else [its]):
             raise BadData(f"the tokenizer does not fit the model: it ends texts with {ours}, the model with {its}")
         room, longest = positions(model), max(map(len, self.labels))
-        if not self.generates and room is not None and longest > room:
+        if room is not None and longest > room:
             raise BadData(
                 f"targets of up to {longest} tokens, but the model has {room} positions: pass max_length={room}"
             )
         return remarks
+
+    def signature(self) -> dict[str, Any]:
+        return {**super().signature(), "targets": digest(self.targets)}  # whole, where labels may be cut
 
     def subset(self, indices: Sequence[int]) -> Translation:
         part = super().subset(indices)

@@ -25,10 +25,11 @@ class PrunedT5:
             output, _, *weights = super().forward(hidden_states, *args, position_bias=None, **kwargs)  # type: ignore[misc]
             return output, None, *weights
         share = None if position_bias is None else position_bias[:, self._columns()]
-        output, _, *weights = super().forward(hidden_states, *args, position_bias=share, **kwargs)  # type: ignore[misc]
-        if position_bias is None and self.has_relative_attention_bias:  # type: ignore[attr-defined]
-            position_bias, self._whole_bias = self._whole_bias, None
-        return output, position_bias, *weights
+        try:
+            output, _, *weights = super().forward(hidden_states, *args, position_bias=share, **kwargs)  # type: ignore[misc]
+        finally:
+            whole = self.__dict__.pop("_whole_bias", None)
+        return output, whole if position_bias is None else position_bias, *weights
 
 
 class EmptiedT5(Emptied):
