@@ -17,21 +17,41 @@ _WHERE = {
     "remove": "surgery",
     "save": "surgery",
     "load": "surgery",
+    "Classification": "tasks",
+    "Translation": "tasks",
+    "LanguageModeling": "tasks",
+    "Task": "tasks",
+    "load_task": "tasks",
+    "Outcomes": "evaluate",
+    "evaluate": "evaluate",
+    "ablate_each": "ablation",
+    "ablate_all_but_one": "ablation",
+    "compare": "ablation",
 }
 
 __version__ = "0.1.0"
 __all__ = list(_WHERE)
 
 if TYPE_CHECKING:
+    from headcount.ablation import ablate_all_but_one as ablate_all_but_one
+    from headcount.ablation import ablate_each as ablate_each
+    from headcount.ablation import compare as compare
     from headcount.anatomy import anatomy as anatomy
     from headcount.capture import capture as capture
     from headcount.errors import HeadcountError as HeadcountError
     from headcount.errors import UnsupportedModel as UnsupportedModel
+    from headcount.evaluate import Outcomes as Outcomes
+    from headcount.evaluate import evaluate as evaluate
     from headcount.heads import Head as Head
     from headcount.mask import masked as masked
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove
     from headcount.surgery import save as save
+    from headcount.tasks import Classification as Classification
+    from headcount.tasks import LanguageModeling as LanguageModeling
+    from headcount.tasks import Task as Task
+    from headcount.tasks import Translation as Translation
+    from headcount.tasks import load_task as load_task
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ def masked(
     off: Iterable[Head | str] | str | None = None,
     *,
     xi: Mapping[Head | str, float | Tensor] | Tensor | None = None,
+    fill: Mapping[str, Tensor] | None = None,
 ) -> Iterator[nn.Module]:
     """Multiply the output of each head by its xi (M19 section 2.3) as long as the block lasts.
 
@@ -33,6 +34,7 @@ def masked(
 
     `off`: heads to turn off. `xi`: instead, `{head: value}`, or a tensor `[heads]` or `[examples, heads]` in the order
     of `anatomy(model).heads`, gradients included; with examples, rows are repeated along with beams in `generate`.
+    `fill`: what a silent head puts out instead of nothing, `(heads, head_dim)` for each site by its name.
     Masks can be nested (they multiply) and always end with the block. The projection's bias stays, as in `remove`.
     """
     found = anatomy(model)
@@ -41,7 +43,7 @@ def masked(
         for site, start in _starts(found):
             share = values[..., start : start + len(site.kept)]  # ([examples,] site heads)
             if isinstance(xi, Tensor) or bool((share != 1).any()):
-                handle = site.output.register_forward_pre_hook(_multiply(site, share))
+                handle = site.output.register_forward_pre_hook(_multiply(site, share, (fill or {}).get(site.name)))
                 stack.callback(handle.remove)
         yield model
 
@@ -82,14 +84,17 @@ def _starts(found: Anatomy) -> Iterator[tuple[AttentionSite, int]]:
         start += len(site.kept)
 
 
-def _multiply(site: AttentionSite, share: Tensor) -> Any:
+def _multiply(site: AttentionSite, share: Tensor, fill: Tensor | None) -> Any:
     def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         context = args[0]  # (B, T, heads * head_dim)
         xi = share.to(device=context.device, dtype=context.dtype)
         if xi.ndim == 2:
             xi = _per_row(xi, context.shape[0], site)[:, None]  # (B, 1, heads)
         by_head = context.unflatten(-1, (len(site.kept), site.head_dim))  # (B, T, heads, head_dim)
-        return ((by_head * xi[..., None]).flatten(-2), *args[1:])
+        scaled = by_head * xi[..., None]
+        if fill is not None:
+            scaled = scaled + (1 - xi[..., None]) * fill.to(context)
+        return (scaled.flatten(-2), *args[1:])
 
     return hook
 

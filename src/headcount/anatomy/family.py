@@ -48,7 +48,7 @@ class Family:
     kind: str | Callable[[nn.Module], str] | None = None
     depth: int = 1  # how many module lists up the layer is
     pruned: type | None = None
-    emptied: type = Emptied
+    emptied: type[Emptied] = Emptied
     overrides: tuple[str, ...] = ()
     uniform: dict[str, str] = field(default_factory=dict)
     returns_weights: bool = False  # no attention interface: the module itself returns its attention weights

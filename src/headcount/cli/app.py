@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from headcount.cli import demo, inspect, remove
+from headcount.cli import ablate, compare, demo, evaluate, inspect, remove
 from headcount.errors import HeadcountError
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, remove, demo):
+for command in (inspect, evaluate, ablate, compare, remove, demo):
     command.register(app)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,3 +42,30 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar with the time left, on stderr, for anything longer than two seconds; call it with the share done."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    started = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=messages, transient=True)
+    shown = bar.add_task(what, total=1.0)
+
+    def update(share: float) -> None:
+        if not bar.live.is_started and time.monotonic() - started > 2:
+            bar.start()
+        bar.update(shown, completed=share)
+
+    try:
+        yield update
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def number(value: float, metric: Any) -> str:
+    """A score as people write it: .8796 accuracy, 51.0 BLEU."""
+    return f"{value:.4f}" if metric.points < 1 or metric.relative else f"{value:.2f}"

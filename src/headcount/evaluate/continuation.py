@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from headcount.mask import masked
 from headcount.tasks import Batch
 
 ROWS = 512  # sentences that are continued together
+GIVEN = ("encoder_outputs", "attention_mask")
 LEAVE = 8  # when an eighth of them has ended, they leave the batch
 
 
@@ -35,8 +36,8 @@ class Row:
 class Continuation:
     """Goes on with rows of one batch after their prefixes, greedily, with a cache."""
 
-    def __init__(self, model: Any, task: Any, batch: Batch) -> None:
-        self.model, self.task, self.batch = model, task, batch
+    def __init__(self, model: Any, task: Any, batch: Batch, fill: Mapping[str, Tensor] | None = None) -> None:
+        self.model, self.task, self.batch, self.fill = model, task, batch, fill
         end = model.generation_config.eos_token_id
         self.ends = set(end if isinstance(end, list) else [end])
         self.near_ties = 0
@@ -57,12 +58,12 @@ class Continuation:
     def _decode(self, rows: list[Row]) -> list[Tensor]:
         places = [row.place for row in rows]
         inputs: dict[str, Any] = {name: tensor[places] for name, tensor in self.batch.inputs.items()}
-        inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=torch.stack([row.encoded for row in rows]))
+        inputs["encoder_outputs"] = _encoding(torch.stack([row.encoded for row in rows]))
         many = replace(self.batch, inputs=inputs, labels=None, indices=tuple(self.batch.indices[i] for i in places))
         written: list[Tensor] = []
 
         def loop(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
-            given = {name: kwargs[name] for name in ("encoder_outputs", "attention_mask") if name in kwargs}
+            given: dict[str, Any] = {name: kwargs[name] for name in GIVEN if name in kwargs}
             written.extend(self._steps(rows, input_ids, logits_processor, given))
             return input_ids
 
@@ -81,10 +82,11 @@ class Continuation:
         xi = torch.stack([row.xi for row in rows])
         alive = torch.arange(len(rows), device=device)
         position = int(decided.min())
-        fed, cache = torch.cat([start, written[:, :position]], dim=1), None
+        fed = torch.cat([start, written[:, :position]], dim=1)
+        cache: Any = None
         while len(alive):
             ended = torch.zeros_like(alive, dtype=torch.bool)
-            with masked(self.model, xi=xi[alive]):
+            with masked(self.model, xi=xi[alive], fill=self.fill):
                 while not bool(ended.all()) and int(ended.sum()) * LEAVE <= len(alive):
                     output = self.model(decoder_input_ids=fed, past_key_values=cache, use_cache=True, **given)
                     cache = output.past_key_values
@@ -109,8 +111,12 @@ class Continuation:
 
 def _select(value: Any, keep: Tensor) -> Any:
     if isinstance(value, BaseModelOutput):
-        return BaseModelOutput(last_hidden_state=value.last_hidden_state[keep])
+        return _encoding(value["last_hidden_state"][keep])
     return None if value is None else value[keep]
+
+
+def _encoding(hidden: Any) -> BaseModelOutput:
+    return BaseModelOutput(last_hidden_state=hidden)
 
 
 def _of_rows(processors: Any, keep: Tensor) -> Any:

@@ -1,13 +1,14 @@
 """Drafted decoding: under most masks most translations stay as they are, so verify instead of decoding again.
 
-The unmasked model's own greedy output is the draft. Under each mask it is verified in one teacher-forced pass, replayed
-from the masked site; as far as the mask's own choices agree with it, the draft is what the mask would have written. Only
-from the first disagreement on is anything decoded, for all masks together. The result is exactly greedy.
+The unmasked model's own greedy output is the draft. Under each mask it is verified in one teacher-forced pass,
+replayed from the masked site; as far as the mask's own choices agree with it, the draft is what the mask would have
+written. Only from the first disagreement on is anything decoded, for all masks together. The result is exactly greedy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +28,17 @@ MEMORY = 2**28  # bytes for the logits of one verification
 class Drafting:
     """The translations of one batch under many masks."""
 
-    def __init__(self, model: Any, task: Any, found: Anatomy, batch: Batch, stacked: int) -> None:
-        self.model, self.task, self.found, self.batch, self.stacked = model, task, found, batch, stacked
+    def __init__(
+        self,
+        model: Any,
+        task: Any,
+        found: Anatomy,
+        batch: Batch,
+        stacked: int,
+        fill: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.model, self.task, self.found, self.batch = model, task, found, batch
+        self.stacked, self.fill = stacked, fill
         self.near_ties = 0
         self.draft = task.decode(model, batch)  # (B, T)
         self.statistics = task.statistics(self.draft, batch)
@@ -39,7 +49,7 @@ class Drafting:
         """Statistics (B, S) of every mask."""
         verify = Verifier(self.model, self.task, self.draft, self.needed)
         seen = record(self.found, len(self.batch), lambda: verify(self.batch))
-        replay = Replay(self.model, self.found, seen)
+        replay = Replay(self.model, self.found, seen, fill=self.fill)
         outputs: dict[Mask, Tensor] = {}
         changed: list[Row] = []
         copies = self._copies()
@@ -48,10 +58,10 @@ class Drafting:
                 some = masks[start : start + copies]
                 many = self.batch.repeat(len(some))
                 xi = mask_values(self.found, some, self.draft.device)
-                verdict = replay.run(self.found.site(name), xi, lambda many=many: verify(many))
+                verdict = replay.run(self.found.site(name), xi, partial(verify, many))
                 outputs.update(dict.fromkeys(some, self.draft))
                 changed.extend(self._changed(some, xi, verdict))
-        rest = Continuation(self.model, self.task, self.batch)
+        rest = Continuation(self.model, self.task, self.batch, self.fill)
         for row, written in rest.finish(changed):
             outputs[row.mask] = _with_row(outputs[row.mask], row.place, written, self.task.pad)
         self.near_ties += rest.near_ties

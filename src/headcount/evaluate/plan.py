@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headcount.anatomy import Anatomy
 from headcount.errors import UnsupportedModel
@@ -23,11 +22,11 @@ class Plan:
     plain: list[Mask]
 
 
-def make_plan(found: Anatomy, task: Task, masks: Iterable[Mask], fast: bool) -> Plan:
+def make_plan(found: Anatomy, task: Task, masks: Iterable[Mask], fast: bool, removable: bool = True) -> Plan:
     """One site: replay. Several sites: a pruned copy, which gets faster the more is gone. Neither possible: plainly."""
     plan = Plan({}, [], [])
     shared = {site.name for site in found.sites if site.also_layers}
-    removable = _removable(found)
+    removable = removable and _removable(found)
     drafts = not task.generates or getattr(task, "beams", 1) == 1
     for mask in dict.fromkeys(masks):
         sites = {head.site for head in mask}
@@ -53,18 +52,3 @@ def _removable(found: Anatomy) -> bool:
     except UnsupportedModel:
         return False
     return not any(site.family.structural for site in found.sites)
-
-
-def estimated_passes(plan: Plan, found: Anatomy) -> float:
-    """How many full forward passes per batch the plan amounts to, roughly: for progress and dry runs."""
-    layers = max(1, len({id(site.block) for site in found.sites}))
-    order = {id(block): i for i, block in enumerate(dict.fromkeys(site.block for site in found.sites))}
-    replayed = sum(
-        len(masks) * (layers - order[id(found.site(name).block)]) / layers for name, masks in plan.replayed.items()
-    )
-    return 1 + replayed + len(plan.pruned) + len(plan.plain)
-
-
-def all_heads_off(found: Anatomy) -> list[Any]:
-    """One mask per head: M19's single-head ablation."""
-    return [frozenset({head}) for head in found.heads]

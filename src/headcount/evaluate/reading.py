@@ -50,7 +50,7 @@ class Reading:
     def attend(self, stubs: Substitutes, layer: nn.Module, copies: int) -> None:
         """The same for a layer above the masked one: its single query attends to all of its input."""
         own, site = layer.forward, self.site
-        finish = site.family.emptied.finish
+        finish: Any = site.family.emptied.finish
         kept: dict[str, Tensor] = {}
 
         def forward(*args: Any, **kwargs: Any) -> Any:

@@ -93,8 +93,13 @@ def _keep(seen: Recording) -> Any:
     return hook
 
 
-def head_parts(site: AttentionSite, context: Tensor) -> Tensor:
-    """Each head's own contribution to the projection's output, M19's Att_h: (heads, B, T, hidden)"""
+def head_parts(site: AttentionSite, context: Tensor, fill: Tensor | None = None) -> Tensor:
+    """Each head's own contribution to the projection's output, M19's Att_h: (heads, B, T, hidden)
+
+    With `fill`, (heads, head_dim), what it contributes more than it would with that output.
+    """
+    if fill is not None:
+        context = context - fill.flatten().to(context)
     weight = site.output.weight
     if weight.shape[0] != len(site.kept) * site.head_dim or hasattr(site.output, "in_features"):
         weight = weight.T  # (heads * head_dim, hidden)

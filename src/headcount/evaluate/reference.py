@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from headcount.tasks import Batch, Task
 
 
 @torch.inference_mode()
-def evaluate_plainly(model: Any, task: Task, batch: Batch, mask: Mask) -> Tensor:
+def evaluate_plainly(
+    model: Any, task: Task, batch: Batch, mask: Mask, fill: Mapping[str, Tensor] | None = None
+) -> Tensor:
     """The statistics of a batch under one mask: (B, S)"""
-    with masked(model, off=mask):
+    with masked(model, off=mask, fill=fill):
         result = task.decode(model, batch) if task.generates else task.outputs(model, batch)
     return task.statistics(result, batch)

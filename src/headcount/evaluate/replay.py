@@ -7,7 +7,7 @@ attending again, and only what lies above is computed. All glue between the laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,16 @@ from headcount.mask import masked
 class Replay:
     """Runs the upper part of a model again, under several masks at a time, from one recording."""
 
-    def __init__(self, model: nn.Module, found: Anatomy, seen: Recording, reading: Reading | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        found: Anatomy,
+        seen: Recording,
+        reading: Reading | None = None,
+        fill: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.model, self.found, self.seen, self.reading = model, found, seen, reading
+        self.fill = fill or {}
         self.stack_of = {
             layer: stack for stack in model.modules() if isinstance(stack, nn.ModuleList) for layer in stack
         }
@@ -58,7 +66,9 @@ class Replay:
                     stubs.put(module, _answering(output, copies))
             later = self._later(start, xi)
             if later is not None:
-                stubs.enter_context(masked(self.model, xi=later.repeat_interleave(self.seen.size, dim=0)))
+                stubs.enter_context(
+                    masked(self.model, xi=later.repeat_interleave(self.seen.size, dim=0), fill=self.fill)
+                )
             return call()
 
     def _skip_below(self, stubs: Substitutes, layer: nn.Module, copies: int) -> None:
@@ -81,7 +91,8 @@ class Replay:
 
     def _answer(self, stubs: Substitutes, site: AttentionSite, projected: Tensor) -> None:
         """Let a site put out `projected` without attending."""
-        module, finish = site.module, site.family.emptied.finish
+        module = site.module
+        finish: Any = site.family.emptied.finish
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return finish(module, projected, hidden_of(args, kwargs), args, kwargs)
@@ -95,10 +106,10 @@ class Replay:
         whole, context = self.seen.projected[site.name], self.seen.contexts[site.name]
         if crop and self.reading is not None:
             whole, context = self.reading.pick(whole), self.reading.pick(context)
-            parts = head_parts(site, context)
+            parts = head_parts(site, context, self.fill.get(site.name))
         else:
             if self.parts is None or self.parts[0] != site.name:
-                self.parts = site.name, head_parts(site, context)
+                self.parts = site.name, head_parts(site, context, self.fill.get(site.name))
             parts = self.parts[1]
         first = self.found.index(site.heads[0])
         change = xi[:, first : first + len(site.kept)].to(whole) - 1  # (M, heads)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def evaluate(
     task: Task,
     masks: Sequence[Iterable[Head | str] | str] | None = None,
     *,
+    fill: Mapping[str, Tensor] | None = None,
     fast: bool = True,
     tokens: int = TOKENS,
     stacked: int = STACKED,
@@ -41,7 +43,18 @@ def evaluate(
 ) -> Outcomes:
     """Measure a model with heads turned off, for every mask and every example.
 
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> from headcount.tasks import Classification
+    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20)
+    >>> rows = [{"text": "a fine film", "label": 1}, {"text": "a dull film", "label": 0}]
+    >>> task = Classification(rows, word_tokenizer("a fine dull film"))
+    >>> outcomes = evaluate(BertForSequenceClassification(config), task, masks=[[], ["encoder.0.1"]])
+    >>> outcomes.values.shape  # masks, examples, statistics: counted, right, loss
+    (2, 2, 3)
+
     masks: sets of heads to turn off, each on its own; default the whole model.
+    fill: what silent heads put out instead of nothing, {site: (heads, head_dim)}, for instance `mean_contexts(…)`.
     fast: False takes the plain path for everything: one mask, one full forward pass at a time.
     tokens: per batch, padding included. stacked: per batch that holds several masks; both bound the memory.
     progress: called with the share done, from 0 to 1.
@@ -49,11 +62,11 @@ def evaluate(
     found = anatomy(model)
     asked = read_masks(found, masks)
     task.check(model)
-    plan = make_plan(found, task, asked, fast)
+    plan = make_plan(found, task, asked, fast, removable=fill is None)
     training = model.training
     model.eval()
     try:
-        sweep = _Sweep(model, task, found, plan, tokens, stacked, progress)
+        sweep = _Sweep(model, task, found, plan, fill, tokens, stacked, progress)
         by_mask = sweep.run(whole=frozenset() in asked or bool(plan.replayed))
     finally:
         model.train(training)
@@ -75,12 +88,13 @@ class _Sweep:
         task: Task,
         found: Anatomy,
         plan: Plan,
+        fill: Mapping[str, Tensor] | None,
         tokens: int,
         stacked: int,
         progress: Progress | None,
     ) -> None:
         self.model, self.task, self.found, self.plan = model, task, found, plan
-        self.stacked, self.progress = stacked, progress
+        self.fill, self.stacked, self.progress = fill, stacked, progress
         self.batches = batches_by_length(task.lengths, tokens)
         self.device = next(model.parameters()).device
         self.values: dict[Mask, np.ndarray] = {}
@@ -103,7 +117,7 @@ class _Sweep:
     @torch.inference_mode()
     def _batch(self, batch: Batch, whole: bool) -> None:
         if self.task.generates and self.plan.replayed:
-            drafting = Drafting(self.model, self.task, self.found, batch, self.stacked)
+            drafting = Drafting(self.model, self.task, self.found, batch, self.stacked, self.fill)
             self._store(frozenset(), batch, drafting.statistics)
             for mask, statistics in drafting.sweep(self.plan.replayed):
                 self._store(mask, batch, statistics)
@@ -113,7 +127,7 @@ class _Sweep:
         elif whole:
             self._store(frozenset(), batch, evaluate_plainly(self.model, self.task, batch, frozenset()))
         for mask in self.plan.plain:
-            self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask))
+            self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask, self.fill))
 
     def _replay(self, batch: Batch) -> None:
         seen = record(self.found, len(batch), lambda: self.task.outputs(self.model, batch))
@@ -121,17 +135,17 @@ class _Sweep:
         if not seen.once:
             for masks in self.plan.replayed.values():
                 for mask in masks:
-                    self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask))
+                    self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask, self.fill))
             return
         reading = find_reading(seen, lambda: self.task.outputs(self.model, batch))
-        replay = Replay(self.model, self.found, seen, reading)
+        replay = Replay(self.model, self.found, seen, reading, self.fill)
         copies = max(1, self.stacked // max(1, seen.inputs[seen.layers[0]].shape[:2].numel()))
         for name, masks in self.plan.replayed.items():
             for start in range(0, len(masks), copies):
                 some = masks[start : start + copies]
                 many = batch.repeat(len(some))
                 xi = mask_values(self.found, some, self.device)
-                outputs = replay.run(self.found.site(name), xi, lambda many=many: self.task.outputs(self.model, many))
+                outputs = replay.run(self.found.site(name), xi, partial(self.task.outputs, self.model, many))
                 self._count_ties(outputs)
                 for mask, part in zip(some, self.task.statistics(outputs, many).split(len(batch)), strict=True):
                     self._store(mask, batch, part)

@@ -1,7 +1,7 @@
 """Verify a draft under many masks in one teacher-forced pass, looking at as few logits as can decide.
 
-A logit is w_i h + b_i. Where a mask moves the last hidden state h by dh, no candidate i can overtake the chosen y unless
-`margin < |dh| max_i |w_y - w_i|`. Positions whose margin is larger than that need not be projected on the vocabulary.
+A logit is w_i h + b_i. Where a mask moves the last hidden state h by dh, no candidate i can overtake the chosen y
+unless `margin < |dh| max_i |w_y - w_i|`. Positions with a larger margin need not be projected on the vocabulary.
 """
 
 from __future__ import annotations

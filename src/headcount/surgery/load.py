@@ -80,11 +80,13 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 def _generation_config(directory: Path) -> GenerationConfig:
     """From its own file, or as older models have it, from the model's configuration."""
-    path = directory / "generation_config.json"
-    path = path if path.is_file() else directory / "config.json"
-    content = read_json(path)
+    path, old = directory / "generation_config.json", directory / "config.json"
     try:
-        return GenerationConfig.from_dict(content, _from_model_config=path.name == "config.json")
+        if path.exists():
+            return GenerationConfig.from_dict(read_json(path))
+        return GenerationConfig.from_dict(read_json(old), _from_model_config=True)
+    except BadCheckpoint:
+        raise
     except Exception as error:  # transformers validates it with errors of many kinds
         raise BadCheckpoint(f"{path} is no usable generation configuration: {str(error).splitlines()[0]}") from error
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
+from transformers.initialization import no_init_weights
 
 from headcount.anatomy import AttentionSite, anatomy
 
@@ -12,8 +14,8 @@ from headcount.anatomy import AttentionSite, anatomy
 def as_stock(model: Any) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
     """The weights and configuration changes with which plain `from_pretrained` loads the model.
 
-    Returns `(None, {})` where there is no such form: an unpruned model, heads that differ between layers, or a family
-    whose head size follows from its number of heads.
+    Returns `(None, {})` where there is no such form: an unpruned model, heads that differ between layers, a family
+    whose head size follows from its number of heads, or a number of heads that its configuration does not take.
     """
     sites = anatomy(model).sites
     if not is_uniform(sites) or all(len(site.kept) == site.original for site in sites):
@@ -25,7 +27,8 @@ def as_stock(model: Any) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
         changes[keys["kv_heads"]] = len(first.kv_kept)
     if "head_dim" in keys:
         changes[keys["head_dim"]] = first.head_dim
-    return _stock_weights(model, sites), changes
+    weights = _stock_weights(model, sites)
+    return (weights, changes) if _can_be_built(model, weights, changes) else (None, {})
 
 
 def is_uniform(sites: tuple[AttentionSite, ...]) -> bool:
@@ -40,6 +43,18 @@ def is_uniform(sites: tuple[AttentionSite, ...]) -> bool:
     # A position bias is shared by index: the heads of one stack must be the same in every layer.
     biased = [site for site in sites if _has_shared_bias(site)]
     return all(site.kept == other.kept for site in biased for other in sites if other.kind == site.kind)
+
+
+def _can_be_built(model: Any, weights: dict[str, Tensor] | None, changes: dict[str, Any]) -> bool:
+    """Whether the stock class takes the changed configuration (Llama's wants a divisor) and makes of it these shapes."""
+    try:
+        config = type(model.config).from_dict({**model.config.to_dict(), "headcount": None, **changes})
+        with torch.device("meta"), no_init_weights():
+            stock = type(model)(config)
+    except Exception:  # transformers validates configurations with errors of many kinds
+        return False
+    have = {name: tensor.shape for name, tensor in (weights or model.state_dict()).items()}
+    return have == {name: tensor.shape for name, tensor in stock.state_dict().items()}
 
 
 def _even(site: AttentionSite) -> bool:

@@ -46,6 +46,8 @@ def save(
     """
     if not isinstance(model, PreTrainedModel):
         raise HeadcountError(f"can save a transformers model, not a {type(model).__name__}")
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise HeadcountError("the model has adapters (PEFT), and only they would be saved; merge them into it first")
     write_record(model)
     target = Path(directory)
     with replacing(target, OWN_FILES) as partial:

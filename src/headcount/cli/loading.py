@@ -1,0 +1,48 @@
+"""Load what a command names: the model on its device, with its tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from headcount.errors import HeadcountError, unknown
+from headcount.surgery.load import fetch, load
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
+    """A model and its tokenizer; on a CPU `auto` computes in float32, elsewhere as the weights were saved."""
+    place = choose_device(device)
+    if dtype != "auto" and dtype not in DTYPES:
+        raise HeadcountError(unknown("dtype", dtype, ("auto", *DTYPES)))
+    kind: Any = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else "auto")
+    directory = fetch(name)
+    model: Any = load(directory, dtype=kind)
+    model.config._name_or_path = name
+    return model.to(place), load_tokenizer(directory, name)
+
+
+def load_tokenizer(directory: Any, name: str) -> Any:
+    """The tokenizer beside a model."""
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except Exception as error:  # tokenizers fail with errors of many kinds
+        reason = str(error).splitlines()[0]
+        raise HeadcountError(f"{name} has no usable tokenizer beside it: {reason}") from error
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is the fastest there is."""
+    kind = name.partition(":")[0]
+    if kind not in DEVICES:
+        raise HeadcountError(unknown("device", name, DEVICES))
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if kind == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if there[kind]))
+    if not there[kind]:
+        raise HeadcountError(f"there is no {kind} device here; use --device cpu")
+    return torch.device(name)

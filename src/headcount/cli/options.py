@@ -1,0 +1,107 @@
+"""Options that most commands share, written once: what model, what data, how to run and what to print."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+Model = Annotated[str, typer.Argument(help="Model directory or hub id.")]
+TASK, RUN = "The task", "The run"
+
+
+def _option(*names: str, panel: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, **settings)
+
+
+@dataclass
+class Setup:
+    """The shared options of one call of a command."""
+
+    model: Model
+    task: Annotated[str | None, _option("--task", panel=TASK, help="classification, translation or language.")] = None
+    metric: Annotated[str | None, _option("--metric", panel=TASK, help="accuracy, f1, matthews, bleu, perplexity…")] = (
+        None
+    )
+    text: Annotated[str | None, _option("--text", panel=TASK, help="Column of the text, by name or number.")] = None
+    pair: Annotated[str | None, _option("--pair", panel=TASK, help="Column of the second text.")] = None
+    label: Annotated[str | None, _option("--label", panel=TASK, help="Column of the label.")] = None
+    source: Annotated[str | None, _option("--source", panel=TASK, help="Column of the source.")] = None
+    target: Annotated[str | None, _option("--target", panel=TASK, help="Column of the target.")] = None
+    target_data: Annotated[str | None, _option("--target-data", panel=TASK, help="Line-aligned file of targets.")] = (
+        None
+    )
+    split: Annotated[str | None, _option("--split", panel=TASK, help="Split of a hub data set.")] = None
+    limit: Annotated[int | None, _option("--limit", panel=TASK, min=1, help="Only so many examples, at random.")] = None
+    beams: Annotated[int, _option("--beams", panel=TASK, min=1, help="Beams in decoding; 1 is greedy.")] = 1
+    max_length: Annotated[
+        int | None, _option("--max-length", panel=TASK, min=1, help="Cut texts to so many tokens.")
+    ] = None
+    seed: Annotated[int, _option("--seed", panel=RUN, help="Seed of everything random.")] = 0
+    device: Annotated[str, _option("--device", panel=RUN, help="auto, cpu, cuda or mps.")] = "auto"
+    dtype: Annotated[str, _option("--dtype", panel=RUN, help="auto, float32, bfloat16 or float16.")] = "auto"
+    out: Annotated[str | None, _option("--out", panel=RUN, help="Run directory: results, and resuming.")] = None
+    as_json: Annotated[bool, _option("--json", panel=RUN, help="Print one JSON object.")] = False
+
+    def load_model(self) -> tuple[Any, Any]:
+        """The model on its device, and its tokenizer."""
+        from headcount.cli.loading import load_model
+
+        return load_model(self.model, self.device, self.dtype)
+
+    def load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None = None) -> Any:
+        """The task on this data; what was guessed or cut is said."""
+        from headcount.cli.console import messages
+        from headcount.tasks import load_task
+
+        columns = {name: _column(getattr(self, name)) for name in ("text", "pair", "label", "source", "target")}
+        task = load_task(
+            self.task, data, tokenizer, model, split=self.split, limit=self.limit, seed=self.seed, metric=self.metric,
+            target_data=target_data or self.target_data, beams=self.beams, max_length=self.max_length, **columns,
+        )  # fmt: skip
+        for remark in task.check(model):
+            messages.print(f"[dim]{_escape(remark)}[/dim]")
+        return task
+
+    def arguments(self) -> dict[str, Any]:
+        """Everything given, for `run.json`."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command: its own options, then the shared ones, which it gets as a `Setup`."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]  # the first is the Setup
+        shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
+        taken = {parameter.name for parameter in own}
+        parameters = [shared[0], *own, *(one for one in shared[1:] if one.name not in taken)]
+
+        def run(**given: Any) -> None:
+            from headcount.cli.console import quiet
+
+            setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given})
+            with quiet():
+                function(setup, **{one.name: given[one.name] for one in own})
+
+        by_keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        run.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in by_keyword}
+        run.__doc__ = function.__doc__
+        app.command(name, no_args_is_help=True)(run)
+        return function
+
+    return register
+
+
+def _column(name: str | None) -> str | int | None:
+    return int(name) if name is not None and name.isdigit() else name
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

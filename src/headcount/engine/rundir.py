@@ -1,0 +1,134 @@
+"""A run is a directory: what was asked, every finished shard, and the results, so that nothing is done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from headcount.errors import RunConflict
+
+RUN, SHARDS, LOCK = "run.json", "outcomes", "lock"
+
+
+class RunDirectory:
+    """`run.json` (signature, arguments, results) and `outcomes/` (one file per finished shard of examples).
+
+    Files are written whole: to a temporary name first, then renamed. A directory that belongs to something else, or
+    that another process is using, is refused.
+    """
+
+    def __init__(self, path: str | Path, signature: dict[str, Any], arguments: dict[str, Any] | None = None) -> None:
+        self.path = Path(path)
+        self.signature = json.loads(json.dumps(signature, sort_keys=True, default=str))
+        self.arguments = arguments or {}
+
+    @contextmanager
+    def open(self) -> Iterator[RunDirectory]:
+        """Use the directory, alone, as long as the block lasts."""
+        try:
+            (self.path / SHARDS).mkdir(parents=True, exist_ok=True)
+            lock = (self.path / LOCK).open("a")
+        except OSError as error:
+            raise RunConflict(f"cannot use {self.path} as a run directory: {error.strerror}") from error
+        with lock:
+            try:  # the system drops a lock when its process ends, however it ends
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunConflict(
+                    f"{self.path} is in use by another process; wait for it, or choose another --out"
+                ) from None
+            self._check()
+            yield self
+
+    def _check(self) -> None:
+        known = read_run(self.path)
+        if known is None:
+            strangers = [entry.name for entry in self.path.iterdir() if entry.name not in (RUN, SHARDS, LOCK)]
+            if strangers:
+                raise RunConflict(f"{self.path} holds {strangers[0]!r} and is no run directory; choose another --out")
+            self.write({})
+            return
+        if known.get("signature") != self.signature:
+            differs = _first_difference(known.get("signature"), self.signature)
+            raise RunConflict(f"{self.path} is the run of something else ({differs}); choose another --out")
+
+    def write(self, results: dict[str, Any]) -> None:
+        """Write `run.json`; without results the run is unfinished."""
+        content = {"signature": self.signature, "arguments": self.arguments, "finished": bool(results), **results}
+        write_whole(self.path / RUN, json.dumps(content, indent=2, ensure_ascii=False, default=str).encode())
+
+    def save_shard(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Keep a finished shard, with a checksum in front."""
+        content = save(arrays)
+        write_whole(self.path / SHARDS / f"{name}.shard", hashlib.sha256(content).digest() + content)
+
+    def load_shard(self, name: str) -> dict[str, np.ndarray] | None:
+        """A finished shard, or None if it is not there or damaged."""
+        file = self.path / SHARDS / f"{name}.shard"
+        with contextlib.suppress(OSError):
+            content = file.read_bytes()
+            if hashlib.sha256(content[32:]).digest() == content[:32]:
+                return load(content[32:])
+        return None
+
+
+@contextmanager
+def open_run(run: str | Path | RunDirectory | None, signature: dict[str, Any]) -> Iterator[RunDirectory | None]:
+    """A run directory that is open already, or the one at a path for as long as the block lasts, or none."""
+    if run is None or isinstance(run, RunDirectory):
+        yield run
+    else:
+        with RunDirectory(run, signature).open() as directory:
+            yield directory
+
+
+def read_run(path: str | Path) -> dict[str, Any] | None:
+    """What `run.json` of a directory says, or None if there is none."""
+    try:
+        content = json.loads((Path(path) / RUN).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunConflict(f"{Path(path) / RUN} cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise RunConflict(f"{Path(path) / RUN} is not a JSON object")
+    return content
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is either whole or not there."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise RunConflict(f"cannot write {path}: {error.strerror}; what was finished before is kept") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _first_difference(before: Any, now: Any, where: str = "") -> str:
+    """Where two signatures differ first, in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            if before.get(key) != now.get(key):
+                return _first_difference(before.get(key), now.get(key), f"{where}.{key}".lstrip("."))
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, pair in enumerate(zip(before, now, strict=True)):
+            if pair[0] != pair[1]:
+                return _first_difference(*pair, f"{where}[{place}]")
+    return f"{where or 'signature'} was {str(before)[:60]!r}, is {str(now)[:60]!r}"

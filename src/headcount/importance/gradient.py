@@ -1,0 +1,144 @@
+"""M19's importance: the gradient of each example's loss with respect to each head's mask.
+
+One leaf `xi[example, head]` and one backward pass of the summed loss give every example's own gradient for every head:
+an example's loss depends on its own row of xi alone. Parameters are frozen, so that no gradient of theirs is computed:
+it costs less than a training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headcount.anatomy import anatomy
+from headcount.errors import BadData, HeadcountError, unknown
+from headcount.evaluate.batches import TOKENS, batches_by_length
+from headcount.importance.per_token import token_gradients
+from headcount.mask import masked
+from headcount.tasks import Batch, Task
+
+BATCH = 32  # examples whose gradients `per="batch"` adds up, in the order of the data
+
+Progress = Callable[[float], None]
+
+
+def gradient(
+    model: nn.Module,
+    task: Task,
+    *,
+    per: str = "example",
+    batch: int = BATCH,
+    tokens: int = TOKENS,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """I_h = E_x |dL(x)/dxi_h| (M19 eq. 2), its terms: (examples, heads).
+
+    per: "example" is the paper's. "token" takes the absolute value for each token before they are added up, as the
+        authors' own code does; "batch" for the mean over each `batch` examples, as public toolkits do: what is
+        positive for one example and negative for another cancels out.
+    tokens: per batch of the computation, padding included; changes nothing but memory.
+    """
+    if per == "token":
+        return _collect(model, task, tokens, progress, _token_sums)
+    if per not in ("example", "batch"):
+        raise HeadcountError(unknown("per", per, ("example", "token", "batch")))
+    signed = head_gradients(model, task, tokens=tokens, progress=progress)
+    if per == "example":
+        return np.abs(signed)
+    starts = np.arange(0, len(signed), batch)
+    sizes = np.diff([*starts, len(signed)])[:, None]
+    return np.abs(np.add.reduceat(signed, starts, axis=0) / sizes)  # (batches, H)
+
+
+def fisher(model: nn.Module, task: Task, *, tokens: int = TOKENS, progress: Progress | None = None) -> np.ndarray:
+    """The diagonal of the empirical Fisher information, E_x (dL(x)/dxi_h)^2, its terms: (examples, heads)."""
+    return head_gradients(model, task, tokens=tokens, progress=progress) ** 2
+
+
+def head_gradients(
+    model: nn.Module, task: Task, *, tokens: int = TOKENS, progress: Progress | None = None
+) -> np.ndarray:
+    """dL(x)/dxi_h at xi = 1 for every example x and head h, signed: (examples, heads).
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> from headcount.tasks import Classification
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
+    >>> rows = [{"text": "a fine film", "label": 1}, {"text": "dull", "label": 0}]
+    >>> task = Classification(rows, word_tokenizer("a fine dull film"))
+    >>> head_gradients(BertForSequenceClassification(config), task).shape
+    (2, 8)
+    """
+    return _collect(model, task, tokens, progress, _example_gradients)
+
+
+def _example_gradients(model: Any, task: Task, batch: Batch) -> Tensor:
+    """(B, heads)"""
+    device = next(model.parameters()).device
+    xi = torch.ones(len(batch), len(anatomy(model).heads), device=device, requires_grad=True)
+    with masked(model, xi=xi):
+        loss = _loss(model, task, batch)
+    return torch.autograd.grad(loss, xi)[0]
+
+
+def _token_sums(model: Any, task: Task, batch: Batch) -> Tensor:
+    """(B, heads), absolute values added up over the tokens"""
+    return token_gradients(model, lambda: _loss(model, task, batch)).abs().sum(1)
+
+
+def _loss(model: Any, task: Task, batch: Batch) -> Tensor:
+    try:
+        loss = task.losses(task.outputs(model, batch), batch).sum()
+    except (AttributeError, NotImplementedError) as error:
+        raise HeadcountError(
+            f"{type(model).__name__} gives no loss to take the gradient of ({error}); "
+            "load it with the head of its task, for example …ForSequenceClassification"
+        ) from error
+    if not loss.requires_grad:
+        raise HeadcountError(f"the loss of {type(model).__name__} does not depend on its heads in a differentiable way")
+    return loss
+
+
+def _collect(model: Any, task: Task, tokens: int, progress: Progress | None, of_batch: Callable) -> np.ndarray:
+    """What `of_batch` gives for every batch, put together in the order of the examples."""
+    task.check(model)
+    found = anatomy(model)
+    if not found.heads:
+        raise HeadcountError("the model has no attention heads left: there is nothing to score")
+    values = np.zeros((len(task), len(found.heads)), dtype=np.float32)
+    device, done = next(model.parameters()).device, 0
+    with _frozen(model):
+        for indices in batches_by_length(task.lengths, tokens):
+            part = of_batch(model, task, task.batch(indices).to(device)).float().cpu().numpy()
+            bad = np.flatnonzero(~np.isfinite(part).all(1))
+            if len(bad):
+                example = indices[int(bad[0])]
+                place = getattr(task, "places", None)
+                raise BadData(f"{place[example] if place else f'example {example}'}: the gradient there is not finite")
+            values[indices] = part
+            done += len(indices)
+            if progress is not None:
+                progress(done / len(task))
+    return values
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients for parameters, as long as the block lasts."""
+    training = {module: module.training for module in model.modules()}
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.eval()
+    model.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+        for module, mode in training.items():
+            module.training = mode

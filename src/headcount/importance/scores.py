@@ -1,0 +1,141 @@
+"""`Scores`: a number per head, with all the values that it is the mean of."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headcount.errors import BadData, HeadcountError, unknown
+from headcount.heads import Head, parse_heads
+from headcount.importance.convergence import Convergence, convergence
+from headcount.stats import paired_bootstrap
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How important each head is; the mean over rows (examples, for most methods) of `values`.
+
+    >>> heads = parse_heads("encoder.0.0,encoder.0.1,encoder.1.0")
+    >>> scores = Scores(heads, np.array([[3.0, 4.0, 1.0], [3.0, 4.0, 3.0]]), "gradient", normalize=True)
+    >>> scores["encoder.0.1"]
+    4.0
+    >>> {str(head): round(value, 3) for head, value in scores.normalized().items()}
+    {'encoder.0.0': 0.6, 'encoder.0.1': 0.8, 'encoder.1.0': 1.0}
+    >>> [str(head) for head in scores.order()]
+    ['encoder.0.0', 'encoder.0.1', 'encoder.1.0']
+
+    values: (rows, heads). normalize: the order is that of the normalised scores (M19), not of the raw ones.
+    """
+
+    heads: tuple[Head, ...]
+    values: np.ndarray
+    method: str
+    normalize: bool = False
+    signature: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values, dtype=np.float32)
+        if values.ndim != 2 or values.shape[1] != len(self.heads) or not len(values):
+            raise HeadcountError(
+                f"values have shape {values.shape}; expected (rows, {len(self.heads)}), one row or more"
+            )
+        if not np.isfinite(values).all():
+            head = self.heads[int(np.flatnonzero(~np.isfinite(values).all(0))[0])]
+            raise BadData(f"the {self.method} score of {head} is not a finite number")
+        object.__setattr__(self, "values", values)
+
+    def __getitem__(self, head: Head | str) -> float:
+        name = head if isinstance(head, Head) else Head.parse(head)
+        if name not in self.heads:
+            raise HeadcountError(unknown("head", str(name), map(str, self.heads)))
+        return float(self.raw[self.heads.index(name)])
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __repr__(self) -> str:
+        return f"<{self.method} scores of {len(self)} heads, mean of {len(self.values)} rows>"
+
+    @property
+    def raw(self) -> np.ndarray:
+        """(heads,)"""
+        return self.values.mean(0, dtype=np.float64)
+
+    def normalized(self) -> dict[Head, float]:
+        """Scores divided by their l2 norm within each layer of each kind (M19 section 4.1)."""
+        return dict(zip(self.heads, normalized(self.heads, self.raw).tolist(), strict=True))
+
+    def order(self) -> list[Head]:
+        """All heads, the least important first; of equal ones the earlier."""
+        ranked = self._for_order(self.raw)
+        return [self.heads[i] for i in np.argsort(ranked, kind="stable")]
+
+    def intervals(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends (heads,) of the bootstrap interval of each raw score."""
+        rows = self.values.astype(np.float64)
+        test = paired_bootstrap(
+            np.zeros((len(rows), 1)),
+            rows.T[..., None],
+            lambda sums: sums[..., 0] / len(rows),
+            resamples=1000,
+            level=level,
+        )
+        return test.low, test.high
+
+    def convergence(self, target: float = 0.95, seed: int = 0) -> Convergence:
+        """How many rows it takes until two independent estimates agree on the order of the heads."""
+        return convergence(self.values, self._for_order, target=target, seed=seed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as plain JSON; the values are float32, in base64."""
+        values = np.ascontiguousarray(self.values, dtype="<f4")
+        return {
+            "method": self.method,
+            "normalize": self.normalize,
+            "heads": [
+                {"head": str(head), "score": float(score), "normalized": share}
+                for (head, share), score in zip(self.normalized().items(), self.raw, strict=True)
+            ],
+            "values": {"shape": list(values.shape), "float32": base64.b64encode(values.tobytes()).decode()},
+            "signature": self.signature,
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Scores:
+        """The scores that `to_json` gave."""
+        try:
+            heads = parse_heads(entry["head"] for entry in content["heads"])
+            flat = np.frombuffer(base64.b64decode(content["values"]["float32"]), dtype="<f4")
+            values = flat.reshape(content["values"]["shape"])
+            return cls(heads, values, content["method"], content["normalize"], content["signature"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadData(f"these are no scores that headcount has written: {error!r}") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Write the scores to a JSON file."""
+        Path(path).write_text(json.dumps(self.to_json()), encoding="utf-8")
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Scores:
+        """Read scores from a JSON file."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise BadData(f"{path} cannot be read as scores: {error}") from error
+        return cls.from_json(content)
+
+    def _for_order(self, raw: np.ndarray) -> np.ndarray:
+        return normalized(self.heads, raw) if self.normalize else raw
+
+
+def normalized(heads: tuple[Head, ...], raw: np.ndarray) -> np.ndarray:
+    """Raw scores (heads,) divided by their l2 norm within each site."""
+    sites = np.unique([head.site for head in heads], return_inverse=True)[1]
+    norms = np.sqrt(np.bincount(sites, raw**2))[sites]
+    return np.divide(raw, norms, out=np.zeros_like(raw), where=norms > 0)

@@ -1,0 +1,159 @@
+"""What a whole model's attention sites put out on calibration text, and where it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headcount.anatomy import AttentionSite, anatomy
+from headcount.evaluate.batches import TOKENS, batches_by_length
+from headcount.tasks import Batch, Task
+
+CALIBRATION_TOKENS = 20_000  # a few hundred sentences; more text changes little
+
+
+class _Reached(Exception):
+    """The site has been reached: what comes after it need not run."""
+
+
+class Calibration:
+    """Outputs of every site of the whole model on calibration text, recorded once, on the CPU.
+
+    order: the sites' names in the order in which they run.
+    batches: the calibration text.
+    A token's weight at a site is 1 if the model's output depends on what the site puts out there, else 0: padding has
+    no weight, nor have all tokens but the first in the last layer of a classifier that reads only that one.
+    """
+
+    def __init__(self, whole: nn.Module, task: Task, *, tokens: int = CALIBRATION_TOKENS, seed: int = 0) -> None:
+        self.task, self.device = task, next(whole.parameters()).device
+        self.batches = _sample(task, tokens, seed)
+        self.order: list[str] = []
+        self.targets: list[dict[str, Tensor]] = []  # per batch, site: (n, d)
+        self.used: list[dict[str, Tensor]] = []  # per batch, site: (calls * B * T,) whether the token matters
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+        training = whole.training
+        whole.eval()
+        try:
+            for batch in self.batches:
+                self._record(whole, batch)
+        finally:
+            whole.train(training)
+
+    def mean_context(self, name: str) -> Tensor:
+        """(heads * head_dim,) the mean over tokens of what enters the site's projection in the whole model."""
+        return self._sums[name] / max(self._counts[name], 1)
+
+    def target_mean(self, name: str) -> Tensor:
+        """(d,)"""
+        parts = [targets[name] for targets in self.targets]
+        return torch.cat(parts).double().mean(0)
+
+    def pairs(self, pruned: nn.Module, site: AttentionSite) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Contexts (n, width) of a site in the pruned model, and the whole model's outputs (n, d) at the same tokens."""
+        pruned.eval()
+        for batch, targets, used in zip(self.batches, self.targets, self.used, strict=True):
+            target, mask = targets[site.name].double(), used[site.name]
+            if site.kept:
+                context = _contexts(pruned, site, self.task, batch.to(self.device))[mask].double()
+            else:
+                context = torch.zeros(len(target), 0, dtype=torch.float64)
+            yield context, target, torch.ones(len(target), dtype=torch.float64)
+
+    def _record(self, whole: nn.Module, batch: Batch) -> None:
+        sites = [site for site in anatomy(whole).sites if site.kept]
+        contexts: dict[str, list[Tensor]] = {}
+        leaves: dict[str, list[Tensor]] = {}
+        outputs: dict[str, list[Tensor]] = {}
+        frozen = [parameter for parameter in whole.parameters() if parameter.requires_grad]
+        whole.requires_grad_(False)
+        try:
+            with torch.enable_grad(), ExitStack() as stack:
+                for site in sites:
+                    hook = _recorder(site.name, contexts, leaves, outputs)
+                    stack.callback(site.output.register_forward_hook(hook).remove)
+                logits = self.task.outputs(whole, batch.to(self.device))
+            order = [(name, call) for name in leaves for call in range(len(leaves[name]))]
+            flat = [leaves[name][call] for name, call in order]
+            gradients = torch.autograd.grad(_reading(logits, batch), flat, allow_unused=True)
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+        self.order = self.order or list(leaves)
+        used: dict[str, list[Tensor]] = {}
+        for (name, call), gradient in zip(order, gradients, strict=True):
+            size = leaves[name][call].shape[:2].numel()
+            nothing = torch.zeros(size, dtype=torch.bool)
+            used.setdefault(name, []).append(nothing if gradient is None else (gradient != 0).any(-1).flatten().cpu())
+        self.used.append({name: torch.cat(parts) for name, parts in used.items()})
+        self.targets.append({name: _flat(outputs[name])[mask] for name, mask in self.used[-1].items()})
+        for name, mask in self.used[-1].items():
+            context = _flat(contexts[name])[mask].double()
+            self._sums[name] = self._sums.get(name, 0) + context.sum(0)
+            self._counts[name] = self._counts.get(name, 0) + len(context)
+
+
+def _recorder(name: str, contexts: dict, leaves: dict, outputs: dict) -> Any:
+    def hook(projection: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        leaf = torch.zeros_like(output, requires_grad=True)
+        leaves.setdefault(name, []).append(leaf)
+        outputs.setdefault(name, []).append(output.detach())
+        contexts.setdefault(name, []).append(args[0].detach())
+        return output + leaf
+
+    return hook
+
+
+def _reading(logits: Tensor, batch: Batch) -> Tensor:
+    """A number that depends on every logit that is looked at, and on nothing else."""
+    chosen = logits.float()
+    if batch.labels is not None and batch.labels.shape == logits.shape[:-1] and batch.labels.ndim > 1:
+        chosen = chosen[batch.labels.to(logits.device) != -100]
+    direction = torch.randn(chosen.shape[-1:], generator=torch.Generator().manual_seed(0)).to(chosen.device)
+    return (F.log_softmax(chosen, dim=-1) * direction).sum()
+
+
+def _contexts(model: nn.Module, site: AttentionSite, task: Task, batch: Batch) -> Tensor:
+    """What enters a site's projection, all calls together: (calls * B * T, width)."""
+    seen: list[Tensor] = []
+
+    def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen.append(args[0])
+        if not site.also_layers:  # ALBERT runs its shared site once per layer
+            raise _Reached
+
+    handle = site.output.register_forward_pre_hook(hook)
+    try:
+        with torch.inference_mode():
+            task.outputs(model, batch)
+    except _Reached:
+        pass
+    finally:
+        handle.remove()
+    return _flat(seen).clone()
+
+
+def _flat(calls: list[Tensor]) -> Tensor:
+    return torch.cat([call.flatten(0, 1) for call in calls]).cpu()
+
+
+def _sample(task: Task, tokens: int, seed: int) -> list[Batch]:
+    """Random examples of together about so many tokens, in batches."""
+    order = torch.randperm(len(task), generator=torch.Generator().manual_seed(seed)).tolist()
+    chosen, total = [], 0
+    for index in order:
+        if total >= tokens:
+            break
+        chosen.append(index)
+        total += task.lengths[index]
+    cut = batches_by_length([task.lengths[i] for i in chosen], TOKENS)
+    return [task.batch([chosen[i] for i in indices]) for indices in cut]
+
+
+Recorder = Callable[..., Tensor]
