@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def nothing_is_loaded(monkeypatch):
     def read(*args, **kwargs):
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr("headcount.surgery.load.load_file", read)
+    monkeypatch.setattr(sys.modules["headcount.surgery.load"], "load_file", read)
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ def test_an_architecture_that_is_missing(spoil):
 
 def test_a_generation_configuration_that_makes_no_sense(tmp_path):
     path = save(zoo.build_generator("gpt2"), tmp_path / "model")
-    edit(path / "generation_config.json", lambda config: config.update(num_beams="many"))
+    edit(path / "generation_config.json", lambda config: config.update(max_new_tokens=-3))
     with pytest.raises(BadCheckpoint, match=r"generation_config\.json is no usable generation configuration"):
         load(path)
 
@@ -277,8 +278,8 @@ def test_records_that_make_no_sense(spoil, record):
         (lambda sites: sites.update({"decoder.0": SENSE}), r"records heads of decoder\.0"),
         (lambda sites: sites["encoder.0"].update(of=8), r"records 3 heads of 8 for encoder\.0, which do not fit the 4"),
         (lambda sites: sites["encoder.0"].update(group=2), r"do not fit the 4 heads"),
-        (lambda sites: sites["encoder.0"].update(kept=[0, 1]), r"has shape \[18, 24\], but config\.json makes it \[12, 24"),
-        (lambda sites: sites["encoder.0"].update(built=[0, 2, 3]), r"do not fit|has shape"),
+        (lambda sites: sites["encoder.0"].update(kept=[0, 1]), r"has shape \[24, 18\], but config\.json makes it \[24, 12"),
+        (lambda sites: sites["encoder.0"].update(built=[0, 2, 3]), r"do not fit the 4 heads"),
     ],
 )
 def test_records_that_do_not_fit_the_model(spoil, change, says):
@@ -330,7 +331,7 @@ CODE += "class Config(BertConfig): pass\nclass Model(BertModel): pass\ndef gener
 
 @pytest.fixture
 def real_load(monkeypatch):
-    monkeypatch.setattr("headcount.surgery.load.load_file", load_file)
+    monkeypatch.setattr(sys.modules["headcount.surgery.load"], "load_file", load_file)
 
 
 def test_code_in_the_directory_is_never_run(spoil, real_load, tmp_path):

@@ -111,7 +111,7 @@ def find_reading(seen: Recording, call: Callable[[], Any]) -> Reading | None:
         leaf = hidden.clone().detach().requires_grad_()
         for layer in seen.layers[:-1]:
             stubs.put(layer, _returning(seen.outputs[layer]))
-        stubs.put(last, _returning((leaf, *recorded[1:]) if isinstance(recorded, tuple) else leaf))
+        stubs.put(last, lambda *args, **kwargs: (leaf, *recorded[1:]) if isinstance(recorded, tuple) else leaf)
         result = call()
         spread = torch.randn(result.shape, generator=torch.Generator().manual_seed(0)).to(result)
         (gradient,) = torch.autograd.grad((result * spread).sum(), leaf)
@@ -135,4 +135,9 @@ def _norm_before(layer: nn.Module, attended: Tensor, entered: Tensor) -> nn.Modu
 
 
 def _returning(output: Any) -> Any:
+    """A layer that returns this, as tensors that autograd can handle."""
+    if isinstance(output, tuple):
+        output = tuple(one.clone() if isinstance(one, Tensor) else one for one in output)
+    else:
+        output = output.clone()
     return lambda *args, **kwargs: output

@@ -114,7 +114,7 @@ class _Sweep:
                 self._store(mask, batch, evaluate_plainly(smaller, self.task, batch, frozenset()))
         return self.values
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _batch(self, batch: Batch, whole: bool) -> None:
         if self.task.generates and self.plan.replayed:
             drafting = Drafting(self.model, self.task, self.found, batch, self.stacked, self.fill)

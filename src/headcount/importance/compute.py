@@ -40,7 +40,7 @@ def importance(
 
     task: on data that no later choice is tested on; M19 uses training data.
     method: gradient (M19 eq. 2), fisher, oracle or random; see `headcount.importance.METHODS`.
-    options: the method's own; gradient: per="example", "token" or "batch"; random: seed.
+    options: the method's own; gradient: per="example", "token" or "batch"; random: seed; oracle: run, a run directory.
     progress: called with the share done, from 0 to 1.
     """
     chosen = find_method(method)
@@ -61,7 +61,8 @@ def importance(
         "options": options,
         "versions": versions(),
     }
-    return Scores(heads, values, method, chosen.normalized, signature)
+    keys = tuple(task.keys()) if chosen.reads_data else ()
+    return Scores(heads, values, method, chosen.normalized, signature, keys)
 
 
 def refuse_one_class(task: Task) -> None:

@@ -22,18 +22,20 @@ class Method:
         or whatever the score is a mean over.
     normalized: the order is taken from scores divided by their l2 norm in each layer of each kind, as M19 does.
     about: one line for the help text.
+    reads_data: False if the scores do not depend on the data at all.
     """
 
     values: Callable[..., np.ndarray]
     normalized: bool
     about: str
+    reads_data: bool = True
 
 
 METHODS = {
     "gradient": Method(gradient, True, "M19 eq. 2: the mean absolute gradient of an example's loss"),
     "fisher": Method(fisher, False, "the mean squared gradient of an example's loss"),
     "oracle": Method(oracle, False, "how much worse the metric is with the head off (M19's single ablation)"),
-    "random": Method(random_order, False, "no information at all, for comparison"),
+    "random": Method(random_order, False, "no information at all, for comparison", reads_data=False),
 }
 
 

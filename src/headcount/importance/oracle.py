@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from torch import nn
 
 from headcount.anatomy import anatomy
-from headcount.evaluate import Outcomes, evaluate
+from headcount.engine import RunDirectory, sweep
+from headcount.evaluate import Outcomes
 from headcount.tasks import Task
 
 
-def oracle(model: nn.Module, task: Task, *, progress: Callable[[float], None] | None = None) -> np.ndarray:
+def oracle(
+    model: nn.Module,
+    task: Task,
+    *,
+    run: str | Path | RunDirectory | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> np.ndarray:
     """(examples, heads): how much worse the metric is with each head off, split up over the examples.
 
-    One sweep of the engine; the rest is arithmetic on its outcomes.
+    One sweep of the engine, kept in the run directory if there is one; the rest is arithmetic on its outcomes.
     """
     masks = [frozenset(), *(frozenset({head}) for head in anatomy(model).heads)]
-    return drops(evaluate(model, task, masks, progress=progress))
+    return drops(sweep(model, task, masks, run=run, name="oracle", progress=progress))
 
 
 def drops(outcomes: Outcomes) -> np.ndarray:

@@ -30,6 +30,7 @@ class Scores:
     ['encoder.0.0', 'encoder.0.1', 'encoder.1.0']
 
     values: (rows, heads). normalize: the order is that of the normalised scores (M19), not of the raw ones.
+    keys: a hash of each example that was looked at, so that data that has been seen can be told from data that has not.
     """
 
     heads: tuple[Head, ...]
@@ -37,6 +38,7 @@ class Scores:
     method: str
     normalize: bool = False
     signature: dict[str, Any] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=np.float32)
@@ -102,6 +104,7 @@ class Scores:
                 for (head, share), score in zip(self.normalized().items(), self.raw, strict=True)
             ],
             "values": {"shape": list(values.shape), "float32": base64.b64encode(values.tobytes()).decode()},
+            "keys": list(self.keys),
             "signature": self.signature,
         }
 
@@ -112,7 +115,8 @@ class Scores:
             heads = parse_heads(entry["head"] for entry in content["heads"])
             flat = np.frombuffer(base64.b64decode(content["values"]["float32"]), dtype="<f4")
             values = flat.reshape(content["values"]["shape"])
-            return cls(heads, values, content["method"], content["normalize"], content["signature"])
+            keys = tuple(content["keys"])
+            return cls(heads, values, content["method"], content["normalize"], content["signature"], keys)
         except (KeyError, TypeError, ValueError) as error:
             raise BadData(f"these are no scores that headcount has written: {error!r}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -154,6 +154,3 @@ def _sample(task: Task, tokens: int, seed: int) -> list[Batch]:
         total += task.lengths[index]
     cut = batches_by_length([task.lengths[i] for i in chosen], TOKENS)
     return [task.batch([chosen[i] for i in indices]) for indices in cut]
-
-
-Recorder = Callable[..., Tensor]

@@ -74,7 +74,8 @@ def apply_record(model: Any) -> None:
     for name, site in sites.items():
         facts = recorded[name]
         # `anatomy` has named the heads by the record, if it fits the weights
-        if (site.original, site.group) != (facts["of"], facts["group"]) or not set(facts["kept"]) <= set(site.kept):
+        built = tuple(facts.get("built", range(facts["of"])))
+        if (site.original, site.group, site.kept) != (facts["of"], facts["group"], built):
             raise BadCheckpoint(
                 f"config.json records {len(facts['kept'])} heads of {facts['of']} for {name}, "
                 f"which do not fit the {len(site.kept)} heads of the model it describes"

@@ -1,0 +1,148 @@
+"""`headcount inspect`: where the heads are and what they are worth, from the configuration alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import zoo
+from oracle import parameters, places, weight_of
+
+KEYS = {"kind", "layer", "heads", "head_dim", "kv_heads", "parameters"}
+
+
+def test_the_table(headcount, directories):
+    answer = headcount("inspect", directories / "bert")
+    assert answer.code == 0
+    assert answer.err == ""
+    assert "(BertForSequenceClassification)" in answer.out
+    row = next(line for line in answer.out.splitlines() if "encoder.0-2" in line)
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == ["encoder.0-2", "4", "6", "4", "2,400", "594", "0.55M"]
+    assert "12 heads, 18,867 parameters, 38.2% of them in attention" in answer.out
+
+
+def test_json_has_the_fixed_keys(headcount, directories):
+    answer = headcount("inspect", directories / "bert", "--json")
+    facts = json.loads(answer.out)
+    assert answer.code == 0
+    assert {"sites", "heads", "parameters", "attention_share", "signature", "model"} <= set(facts)
+    assert isinstance(facts["signature"], dict)
+    assert [set(site) >= KEYS for site in facts["sites"]] == [True] * 3
+    first = {"kind": "encoder", "layer": 0, "heads": 4, "head_dim": 6, "kv_heads": 4, "parameters": 2400}
+    assert {key: facts["sites"][0][key] for key in KEYS} == first
+    model = zoo.build("bert", "BertForSequenceClassification")
+    assert (facts["heads"], facts["parameters"]) == (12, parameters(model))
+    assert facts["attention_share"] == pytest.approx(3 * 2400 / parameters(model))
+
+
+@pytest.mark.parametrize("name", ["bert", "albert-groups", "llama", "t5", "clip"])
+def test_a_head_is_worth_what_its_removal_saves(headcount, directories, name):
+    model = zoo.build(name)
+    facts = json.loads(headcount("inspect", directories / name, "--json").out)
+    by_name = {f"{site['kind']}.{site['layer']}": site for site in facts["sites"]}
+    assert set(by_name) == set(places(model, name))
+    for site, told in by_name.items():
+        assert told["head_parameters"] == weight_of(model, name, [f"{site}.0"])
+        every = [f"{site}.{index}" for index in range(told["heads"])]
+        bias = model.get_submodule(places(model, name)[site].output).bias
+        assert told["parameters"] == weight_of(model, name, every) + (0 if bias is None else bias.numel())
+        assert told["head_flops"] > 2 * 128 * told["head_parameters"]
+
+
+def test_pruned_directories(headcount, directories):
+    answer = headcount("inspect", directories / "pruned")
+    rows = [line for line in answer.out.splitlines() if "encoder." in line]
+    assert [[cell.strip() for cell in row.strip("│ ").split("│")][:2] for row in rows] == [
+        ["encoder.0", "3 of 4"],
+        ["encoder.1", "0 of 4"],
+        ["encoder.2", "4"],
+    ]
+    facts = json.loads(headcount("inspect", directories / "pruned", "--json").out)
+    assert [site["heads"] for site in facts["sites"]] == [3, 0, 4]
+    assert [site["original_heads"] for site in facts["sites"]] == [4, 4, 4]
+    assert facts["sites"][1]["parameters"] == 24  # the bias of the output projection stays
+    assert facts["heads"] == 7
+
+
+def test_shared_keys_and_shared_layers_are_said(headcount, directories):
+    uneven = headcount("inspect", directories / "uneven")
+    assert "they go when the last head of a group goes" in uneven.out
+    facts = json.loads(headcount("inspect", directories / "uneven", "--json").out)
+    assert [(site["heads"], site["kv_heads"]) for site in facts["sites"]] == [(7, 4), (6, 3), (8, 4)]
+    albert = headcount("inspect", directories / "albert-groups")
+    assert "encoder.0 also serves layers 1: they share one module." in albert.out
+    assert "encoder.2 also serves layers 3: they share one module." in albert.out
+
+
+def test_only_the_configuration_is_needed(headcount, directories, tmp_path):
+    (tmp_path / "config.json").write_text((directories / "bert" / "config.json").read_text())
+    assert headcount("inspect", tmp_path).code == 0
+    longer = json.loads(headcount("inspect", tmp_path, "--length", 512, "--json").out)
+    assert longer["length"] == 512
+    assert longer["sites"][0]["head_flops"] == 2 * 512 * 594 + 4 * 512**2 * 6
+
+
+LARGE = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256,
+}  # fmt: skip
+
+
+def test_seventy_billion_parameters_in_little_memory(tmp_path):
+    """A process of its own: it builds no weights, and uses less than 2 GB."""
+    (tmp_path / "config.json").write_text(json.dumps(LARGE))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    answer = subprocess.run(
+        [sys.executable, "-c", "from headcount.cli import main; main()", "inspect", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=120,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == ""
+    facts = json.loads(answer.stdout)
+    assert facts["heads"] == 80 * 64
+    assert facts["parameters"] == 70_553_706_496
+    assert facts["sites"][79]["head_parameters"] == 2 * 128 * 8192
+    assert max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) < 2 * 2**20  # in KiB
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no/such/directory"], "no/such/directory is not a directory here|config.json is missing"),
+        (["./nowhere"], r"nowhere/config\.json is missing"),
+    ],
+)
+def test_what_is_not_there(headcount, arguments, says):
+    answer = headcount("inspect", *arguments)
+    assert answer.code == 1
+    assert answer.out == ""
+    assert answer.err.startswith("headcount: ")
+    assert len(answer.err.splitlines()) == 1
+    pytest.importorskip("re")
+    import re
+
+    assert re.search(says, answer.err)
+
+
+def test_a_directory_that_makes_no_sense(headcount, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"], "headcount": 7}')
+    answer = headcount("inspect", tmp_path)
+    assert answer.code == 1
+    assert "'headcount' does not record heads" in answer.err
+    (tmp_path / "config.json").write_text("nonsense")
+    assert "config.json is not valid JSON" in headcount("inspect", tmp_path).err
+
+
+def test_a_model_without_known_attention(headcount, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "resnet", "architectures": ["ResNetModel"]}')
+    answer = headcount("inspect", tmp_path, "--json")
+    assert answer.code == 1
+    assert answer.out == ""
+    assert "headcount does not know the attention of ResNetModel: it saw no attention module" in answer.err

@@ -1,0 +1,103 @@
+"""`headcount remove`: for who knows already which heads shall go."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+import zoo
+from oracle import off_by, run, zeroed
+from transformers.utils import logging
+
+import headcount as library
+
+HEADS = ["encoder.0.1", "encoder.2.0", "encoder.2.3"]
+
+
+def test_it_removes_and_saves(headcount, directories, tmp_path):
+    answer = headcount("remove", directories / "bert", "--heads", ",".join(HEADS), "--out", tmp_path / "smaller")
+    assert answer.code == 0
+    assert answer.err == ""
+    assert "Removed 3 heads, 9 left; 18,867 parameters before, 17,085 after (-9.4%)." in answer.out
+    assert f"headcount.load('{tmp_path / 'smaller'}')" in answer.out.replace("\n", "")
+    model = zoo.build("bert", "BertForSequenceClassification")
+    expected = run(zeroed(model, "bert", HEADS), zoo.inputs("bert"))
+    assert off_by(run(library.load(tmp_path / "smaller"), zoo.inputs("bert")), expected) <= 1e-5
+
+
+def test_json(headcount, directories, tmp_path):
+    answer = headcount("remove", directories / "bert", "--heads", HEADS[0], "--out", tmp_path / "smaller", "--json")
+    facts = json.loads(answer.out)
+    assert facts["removed"] == HEADS[:1]
+    assert facts["left"] == 11
+    assert facts["parameters_before"] - facts["parameters_after"] == 594
+    assert facts["path"] == str(tmp_path / "smaller")
+    assert facts["signature"]["model"]["class"] == "BertForSequenceClassification"
+
+
+def test_a_pruned_directory_is_cut_further(headcount, directories, tmp_path):
+    assert headcount("remove", directories / "pruned", "--heads", "encoder.0.3", "--out", tmp_path / "a").code == 0
+    left = [str(head) for head in library.anatomy(library.load(tmp_path / "a")).site("encoder.0").heads]
+    assert left == ["encoder.0.0", "encoder.0.2"]
+    answer = headcount("remove", directories / "pruned", "--heads", "encoder.0.1", "--out", tmp_path / "b")
+    assert answer.code == 1
+    assert answer.err == "headcount: head encoder.0.1 has already been removed; encoder.0 has 0, 2-3 left\n"
+    assert not (tmp_path / "b").exists()
+
+
+def test_precision(headcount, directories, tmp_path):
+    arguments = ("remove", directories / "bert", "--heads", HEADS[0], "--out", tmp_path / "half", "--dtype", "bfloat16")
+    assert headcount(*arguments).code == 0
+    assert library.load(tmp_path / "half").dtype == torch.bfloat16
+
+
+def test_an_earlier_model_is_kept_unless_told_otherwise(headcount, directories, tmp_path):
+    arguments = ("remove", directories / "bert", "--heads", HEADS[0], "--out", tmp_path / "smaller")
+    assert headcount(*arguments).code == 0
+    before = (tmp_path / "smaller" / "config.json").read_bytes()
+    second = ("remove", directories / "bert", "--heads", HEADS[1], "--out", tmp_path / "smaller")
+    refused = headcount(*second)
+    assert refused.code == 1
+    assert "exists already; choose another --out, or add --overwrite to replace it" in refused.err
+    assert (tmp_path / "smaller" / "config.json").read_bytes() == before
+    assert headcount(*second, "--overwrite").code == 0
+    assert (tmp_path / "smaller" / "config.json").read_bytes() != before
+
+
+def test_what_cannot_be_done_is_one_sentence(headcount, directories, tmp_path):
+    cases = {
+        "encoder.9.9": "there is no head encoder.9.9: encoder layers are 0-2",
+        "decoder.0.0": "this model has no 'decoder' attention; its kinds are encoder",
+        "encoder.0.0,encoder.0.0": "head encoder.0.0 is named twice; name each head once",
+        "3.5": "'3.5' is not a head; write kind.layer.index",
+        ",": "no heads are named; write --heads encoder.3.5,encoder.4.0",
+    }
+    for heads, says in cases.items():
+        answer = headcount("remove", directories / "bert", "--heads", heads, "--out", tmp_path / "smaller")
+        assert answer.code == 1
+        assert answer.out == ""
+        assert says in answer.err
+        assert len(answer.err.splitlines()) == 1
+    missing = headcount("remove", tmp_path / "nothing", "--heads", "encoder.0.0", "--out", tmp_path / "smaller")
+    assert missing.code == 1
+    assert "is not a directory; give the directory of a saved model" in missing.err
+    assert not (tmp_path / "smaller").exists()
+
+
+def test_wrong_usage(headcount, directories, tmp_path):
+    for arguments in (
+        ("remove", directories / "bert", "--out", tmp_path / "x"),
+        ("remove", directories / "bert", "--heads", HEADS[0]),
+        ("remove", directories / "bert", "--heads", HEADS[0], "--out", tmp_path / "x", "--dtype", "float12"),
+    ):
+        answer = headcount(*arguments)
+        assert answer.code == 2
+        assert "Usage" in answer.err
+        assert "Traceback" not in answer.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_libraries_speak_again_afterwards(headcount, directories):
+    before = logging.get_verbosity()
+    headcount("inspect", directories / "bert")
+    assert logging.get_verbosity() == before
