@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-import zoo
 from torch import Tensor, nn
+
+import zoo
 
 BERT = {"encoder": r"(?:encoder|transformer)\.layer\.(\d+)\.attention\.(?:output\.dense|out_lin|attn\.o)"}
 ALBERT = {"encoder": r"albert_layer_groups\.(\d+)\.albert_layers\.0\.attention\.dense"}

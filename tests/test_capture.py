@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-import zoo
-from oracle import off_by, places, run
 
+import zoo
 from headcount import HeadcountError, anatomy, capture, masked, remove
+from oracle import off_by, places, run
 
 KERNELS = [(name, kernel) for name in zoo.FAMILIES for kernel in zoo.kernels(name)]
 
@@ -28,7 +28,7 @@ def outputs_equal(one, other):
     if torch.is_tensor(one):
         return torch.equal(one, other)
     if hasattr(one, "keys"):
-        return one.keys() == other.keys() and all(outputs_equal(one[key], other[key]) for key in one.keys())
+        return one.keys() == other.keys() and all(outputs_equal(one[key], other[key]) for key in one)
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(outputs_equal, one, other))
     return type(one) is type(other)
@@ -120,7 +120,7 @@ def test_attentions_that_the_user_asks_for_stay(name):
         with capture(fresh):
             inside = fresh(**batch, output_attentions=True, output_hidden_states=True)
     assert outputs_equal(plain, inside)
-    assert any("attentions" in key for key in inside.keys())
+    assert any("attentions" in key for key in inside)
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "t5", "gpt2", "bloom", "mpnet"])
@@ -149,7 +149,9 @@ def test_an_emptied_site_records_nothing():
     with torch.no_grad(), capture(model) as seen:
         model(**zoo.inputs("bert"))
     assert list(seen.attention.calls) == list(seen.contexts.calls) == ["encoder.0", "encoder.2"]
-    with pytest.raises(HeadcountError, match=r"encoder\.1 did not run.*no heads left; recorded: encoder\.0, encoder\.2"):
+    with pytest.raises(
+        HeadcountError, match=r"encoder\.1 did not run.*no heads left; recorded: encoder\.0, encoder\.2"
+    ):
         seen.attention["encoder.1"]
 
 

@@ -38,8 +38,10 @@ def test_heads_are_frozen_ordered_and_hashable():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "encoder", "encoder.1", "encoder.1.2.3", "encoder.-1.0", "encoder.1.x", "3.1.2", "encoder.1.1234567"]
-    + ["encoder.1.２", "encoder 1 2", None, 7, ["encoder.1.2"]],
+    [
+        *("", "encoder", "encoder.1", "encoder.1.2.3", "encoder.-1.0", "encoder.1.x", "3.1.2", "encoder.1.1234567"),
+        *("encoder.1.２", "encoder 1 2", None, 7, ["encoder.1.2"]),
+    ],
 )
 def test_what_is_no_head_is_refused_with_an_example(text):
     with pytest.raises(HeadcountError, match=r"is not a head; write kind\.layer\.index.*encoder\.3\.5"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-import zoo
-from oracle import off_by, run
 
+import zoo
 from headcount import Head, HeadcountError, anatomy, masked, remove
+from oracle import off_by, run
 
 SOME = ["bert", "albert", "deberta-v2", "mpnet", "gpt2", "opt", "bloom", "llama", "phi3", "marian", "t5", "whisper"]
 SOME += ["vit", "clip"]

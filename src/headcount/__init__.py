@@ -17,6 +17,7 @@ _WHERE = {
     "remove": "surgery",
     "save": "surgery",
     "load": "surgery",
+    "export_onnx": "surgery.onnx",
     "Classification": "tasks",
     "Translation": "tasks",
     "LanguageModeling": "tasks",
@@ -27,6 +28,13 @@ _WHERE = {
     "ablate_each": "ablation",
     "ablate_all_but_one": "ablation",
     "compare": "ablation",
+    "importance": "importance",
+    "Scores": "importance",
+    "pruning_curve": "pruning",
+    "Curve": "pruning",
+    "prune": "pruning",
+    "Pruned": "pruning",
+    "benchmark": "bench",
 }
 
 __version__ = "0.1.0"
@@ -37,16 +45,24 @@ if TYPE_CHECKING:
     from headcount.ablation import ablate_each as ablate_each
     from headcount.ablation import compare as compare
     from headcount.anatomy import anatomy as anatomy
+    from headcount.bench import benchmark as benchmark
     from headcount.capture import capture as capture
     from headcount.errors import HeadcountError as HeadcountError
     from headcount.errors import UnsupportedModel as UnsupportedModel
     from headcount.evaluate import Outcomes as Outcomes
     from headcount.evaluate import evaluate as evaluate
     from headcount.heads import Head as Head
+    from headcount.importance import Scores as Scores
+    from headcount.importance import importance as importance
     from headcount.mask import masked as masked
+    from headcount.pruning import Curve as Curve
+    from headcount.pruning import Pruned as Pruned
+    from headcount.pruning import prune as prune
+    from headcount.pruning import pruning_curve as pruning_curve
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove
     from headcount.surgery import save as save
+    from headcount.surgery.onnx import export_onnx as export_onnx
     from headcount.tasks import Classification as Classification
     from headcount.tasks import LanguageModeling as LanguageModeling
     from headcount.tasks import Task as Task

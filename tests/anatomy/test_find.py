@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-import zoo
 from torch import nn
 
-from headcount import Head, HeadcountError, UnsupportedModel, anatomy, masked, remove
+import zoo
+from headcount import Head, HeadcountError, UnsupportedModel, anatomy, load, masked, remove, save
 from headcount.anatomy import FAMILIES
+from oracle import off_by, run
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +164,35 @@ def test_a_class_of_the_same_name_from_elsewhere_is_no_family():
     fake = type("BertSelfAttention", (StrangeAttention,), {})
     with pytest.raises(UnsupportedModel, match=r"BertSelfAttention with toquery, tokey"):
         anatomy(nn.Sequential(fake()))
+
+
+def test_another_family_with_a_class_of_the_same_name():
+    """DeBERTa's first version calls its attention as the second does, and has other projections."""
+    settings = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 61}
+    model = transformers.DebertaModel(transformers.DebertaConfig(**settings))
+    with pytest.raises(UnsupportedModel, match=r"DebertaModel: it saw .*DisentangledSelfAttention with in_proj"):
+        anatomy(model)
+
+
+def test_models_that_are_put_together_from_two(tmp_path):
+    """A BERT that reads and a BERT that writes; an image model that reads and a GPT-2 that writes."""
+    text, image, writer = (zoo.ZOO[name].config() for name in ("bert", "vit", "gpt2"))
+    pairs = [
+        (transformers.EncoderDecoderModel, transformers.EncoderDecoderConfig, text, zoo.ZOO["bert"].config()),
+        (transformers.VisionEncoderDecoderModel, transformers.VisionEncoderDecoderConfig, image, writer),
+    ]
+    for cls, configuration, reads, writes in pairs:
+        model = cls(configuration.from_encoder_decoder_configs(reads, writes)).eval()
+        zoo.randomize(model)
+        assert anatomy(model).kinds == ("encoder", "decoder", "cross")
+        heads = ["encoder.0.0", "decoder.1.2", *(f"{kind}.0.{i}" for kind in ("decoder", "cross") for i in range(4))]
+        batch = zoo.inputs("bert" if reads is text else "vit")
+        batch["decoder_input_ids"] = torch.randint(4, zoo.VOCAB, (3, 5))
+        with masked(model, off=heads):
+            expected = run(model, batch)
+        smaller = remove(model, heads)
+        assert off_by(run(smaller, batch), expected) <= 1e-5
+        assert torch.equal(run(load(save(smaller, tmp_path / cls.__name__)), batch), run(smaller, batch))
 
 
 def test_parameters_that_belong_to_heads():

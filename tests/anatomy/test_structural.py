@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-import zoo
-from oracle import off_by, run
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+import zoo
 from headcount import UnsupportedModel, anatomy, load, masked, remove, save
+from oracle import off_by, run
 
 
 class ToyConfig(PreTrainedConfig):
@@ -181,9 +181,17 @@ def test_the_trial_is_exact_in_half_precision_too(dtype):
 @pytest.mark.parametrize(
     ("attention", "heads", "says"),
     [
-        (Averaging, ["encoder.1.0"], r"removing a head from Averaging is not masking it: encoder\.1 off by .*declare a"),
+        (
+            Averaging,
+            ["encoder.1.0"],
+            r"removing a head from Averaging is not masking it: encoder\.1 off by .*declare a",
+        ),
         (Normalising, ["encoder.0.3"], r"removing a head from Normalising is not masking it"),
-        (Reshaping, ["encoder.0.0"], r"Reshaping cannot work with fewer heads: .*CONTRIBUTING\.md shows how in 20 lines"),
+        (
+            Reshaping,
+            ["encoder.0.0"],
+            r"Reshaping cannot work with fewer heads: .*CONTRIBUTING\.md shows how in 20 lines",
+        ),
         (
             Returning,
             [f"encoder.0.{index}" for index in range(4)],
@@ -242,7 +250,7 @@ def test_an_unseen_family_whose_heads_depend_on_each_other_is_refused():
     """OLMo 2 normalises queries and keys over all heads at once: a removed head would change the others."""
     model = transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**UNSEEN)).eval()
     assert len(anatomy(model).heads) == 16
-    with pytest.raises(UnsupportedModel, match="Olmo2Attention cannot work with fewer heads|is not masking it"):
+    with pytest.raises(UnsupportedModel, match=r"Olmo2Attention cannot work with fewer heads|is not masking it"):
         remove(model, "decoder.0.0")
 
 

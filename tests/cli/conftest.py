@@ -6,8 +6,8 @@ import sys
 from typing import NamedTuple
 
 import pytest
-import zoo
 
+import zoo
 from headcount import remove, save
 from headcount.cli import main
 

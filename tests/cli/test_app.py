@@ -66,7 +66,10 @@ def test_a_process_of_its_own(tmp_path):
     answer = program("inspect", tmp_path)
     assert answer.returncode == 1
     assert answer.stdout == ""
-    assert answer.stderr == f"headcount: {tmp_path}/config.json is not valid JSON: Expecting value: line 1 column 1 (char 0)\n"
+    assert (
+        answer.stderr
+        == f"headcount: {tmp_path}/config.json is not valid JSON: Expecting value: line 1 column 1 (char 0)\n"
+    )
 
 
 def test_stopped_by_the_user(headcount, monkeypatch, tmp_path):
@@ -76,15 +79,14 @@ def test_stopped_by_the_user(headcount, monkeypatch, tmp_path):
     monkeypatch.setattr("headcount.cli.inspect.describe", stop)
     answer = headcount("inspect", tmp_path)
     assert answer.code == 1
-    assert "Traceback" not in answer.err
-    assert len(answer.err.strip().splitlines()) == 1
+    assert answer.err == "headcount: stopped\n"
 
 
 def test_the_walk_through(tmp_path, capsys):
     difference = walk_through(str(tmp_path))
     assert difference < 1e-5
     printed = capsys.readouterr().out
-    assert "20 heads masked" in printed or "heads masked" in printed
+    assert "heads masked: logits move by up to" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["smaller", "whole"]
     assert len(library.anatomy(load(tmp_path / "smaller")).heads) < len(library.anatomy(load(tmp_path / "whole")).heads)
 

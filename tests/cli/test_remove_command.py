@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import torch
-import zoo
-from oracle import off_by, run, zeroed
-from transformers.utils import logging
 
 import headcount as library
+import zoo
+from oracle import off_by, run, zeroed
 
 HEADS = ["encoder.0.1", "encoder.2.0", "encoder.2.3"]
 
@@ -18,7 +17,7 @@ def test_it_removes_and_saves(headcount, directories, tmp_path):
     answer = headcount("remove", directories / "bert", "--heads", ",".join(HEADS), "--out", tmp_path / "smaller")
     assert answer.code == 0
     assert answer.err == ""
-    assert "Removed 3 heads, 9 left; 18,867 parameters before, 17,085 after (-9.4%)." in answer.out
+    assert "Removed 3 heads, 9 left; 18,387 parameters before, 16,605 after (-9.7%)." in answer.out
     assert f"headcount.load('{tmp_path / 'smaller'}')" in answer.out.replace("\n", "")
     model = zoo.build("bert", "BertForSequenceClassification")
     expected = run(zeroed(model, "bert", HEADS), zoo.inputs("bert"))
@@ -70,7 +69,6 @@ def test_what_cannot_be_done_is_one_sentence(headcount, directories, tmp_path):
         "decoder.0.0": "this model has no 'decoder' attention; its kinds are encoder",
         "encoder.0.0,encoder.0.0": "head encoder.0.0 is named twice; name each head once",
         "3.5": "'3.5' is not a head; write kind.layer.index",
-        ",": "no heads are named; write --heads encoder.3.5,encoder.4.0",
     }
     for heads, says in cases.items():
         answer = headcount("remove", directories / "bert", "--heads", heads, "--out", tmp_path / "smaller")
@@ -88,6 +86,7 @@ def test_wrong_usage(headcount, directories, tmp_path):
     for arguments in (
         ("remove", directories / "bert", "--out", tmp_path / "x"),
         ("remove", directories / "bert", "--heads", HEADS[0]),
+        ("remove", directories / "bert", "--heads", " , ", "--out", tmp_path / "x"),
         ("remove", directories / "bert", "--heads", HEADS[0], "--out", tmp_path / "x", "--dtype", "float12"),
     ):
         answer = headcount(*arguments)
@@ -95,9 +94,3 @@ def test_wrong_usage(headcount, directories, tmp_path):
         assert "Usage" in answer.err
         assert "Traceback" not in answer.err
     assert not (tmp_path / "x").exists()
-
-
-def test_the_libraries_speak_again_afterwards(headcount, directories):
-    before = logging.get_verbosity()
-    headcount("inspect", directories / "bert")
-    assert logging.get_verbosity() == before

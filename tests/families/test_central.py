@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import all_heads, off_by, parameters, places, run, weight_of, zeroed
 
+import zoo
 from headcount import anatomy, masked, remove
+from oracle import all_heads, off_by, parameters, places, run, weight_of, zeroed
 
 TOLERANCE = 1e-5
 GENERATORS = [name for name in zoo.FAMILIES if zoo.generates(name)]
@@ -167,7 +167,7 @@ def test_beam_search_with_a_cache(name):
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_emptied_first_decoder_layer_does_not_break_the_cache(name):
-    """`get_seq_length()` reads layer 0, and a tensor without heads counts as an empty cache: logits go wrong silently."""
+    """`get_seq_length()` reads layer 0, and a tensor without heads counts as empty: logits would go wrong, silently."""
     model = remove(whole(name, generator=True), in_generation(name)["first layer"])
     batch = zoo.inputs(name, padding="left", length=8)
     key = "decoder_input_ids" if "decoder_input_ids" in batch else "input_ids"

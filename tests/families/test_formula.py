@@ -10,10 +10,10 @@ import math
 
 import pytest
 import torch
-import zoo
-from oracle import off_by, places
 
+import zoo
 from headcount import anatomy, masked, remove
+from oracle import off_by, places
 
 
 def softmax(scores):
@@ -112,7 +112,9 @@ def test_an_encoder(kernel):
     for row in range(3):
         mask = batch["attention_mask"][row].tolist()
         x = hidden[row].tolist()
-        found = mh_att(x, x, at(model, "encoder.1", xi), head, lambda t, s: mask[s], attention.output.dense, 6, 24)
+        found = mh_att(
+            x, x, at(model, "encoder.1", xi), head, lambda t, s, mask=mask: mask[s], attention.output.dense, 6, 24
+        )
         real = [t for t, is_real in enumerate(mask) if is_real]
         assert off_by(output[row][real], torch.tensor(found)[real]) <= 1e-5
 
@@ -172,7 +174,9 @@ def test_cross_attention(kernel):
     for row in range(3):
         mask = batch["attention_mask"][row].tolist()
         x, memory = hidden[row].tolist(), kwargs["key_value_states"][row].tolist()
-        found = mh_att(x, memory, at(model, "cross.1", xi), head, lambda t, s: mask[s], attention.out_proj, 6, 24)
+        found = mh_att(
+            x, memory, at(model, "cross.1", xi), head, lambda t, s, mask=mask: mask[s], attention.out_proj, 6, 24
+        )
         assert off_by(output[row], torch.tensor(found)) <= 1e-5
 
 

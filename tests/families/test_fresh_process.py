@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import torch
-import zoo
-from oracle import all_heads, places, run
 from safetensors.torch import save_file
 
+import zoo
 from headcount import anatomy, remove, save
+from oracle import all_heads, places, run
 
 READER = """
 import json, pathlib, sys
@@ -38,7 +38,8 @@ def heads_to_remove(name, model):
     where = places(model, name)
     if len(where) < 3:
         return all_heads(where)[::2]
-    emptied = (list(where)[0], list(where)[-1])
+    first, *_, last = where
+    emptied = (first, last)
     return [head for n, head in enumerate(all_heads(where)) if n % 3 == 0 or head.rpartition(".")[0] in emptied]
 
 

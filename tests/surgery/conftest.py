@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import zoo
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
+
+import zoo
 
 
 @pytest.fixture(scope="package", autouse=True)

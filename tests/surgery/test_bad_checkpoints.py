@@ -12,12 +12,12 @@ import sys
 import pytest
 import torch
 import transformers
-import zoo
-from oracle import run
 from safetensors.torch import load_file, save_file
 
+import zoo
 from headcount import HeadcountError, load, remove, save
 from headcount.errors import BadCheckpoint
+from oracle import run
 
 PRUNED = ["encoder.0.1", *(f"encoder.1.{index}" for index in range(4))]
 
@@ -73,7 +73,9 @@ def test_no_directory(tmp_path):
     refused(tmp_path / "none", "is not a directory; give the directory of a saved model")
     (tmp_path / "file").write_text("")
     refused(tmp_path / "file", "is not a directory")
-    with pytest.raises(BadCheckpoint, match=r"no-such/model is not a directory here, and fetching it from the hub failed"):
+    with pytest.raises(
+        BadCheckpoint, match=r"no-such/model is not a directory here, and fetching it from the hub failed"
+    ):
         load("no-such/model")
 
 
@@ -140,7 +142,7 @@ def test_a_tensor_of_a_wrong_shape(spoil, which):
     shape = list(weights[name].shape)
     weights[name] = torch.zeros(shape[0] + 6, shape[1])
     save_file(weights, directory / "model.safetensors")
-    says = rf"model\.safetensors: {re.escape(name)} has shape \[{shape[0] + 6}, 24\], but config\.json makes it \[{shape[0]}"
+    says = rf"{re.escape(name)} has shape \[{shape[0] + 6}, 24\], but config\.json makes it \[{shape[0]}, 24\]"
     refused(directory, says, "model.safetensors")
 
 
@@ -151,7 +153,9 @@ def test_a_tensor_of_a_wrong_shape(spoil, which):
 def test_an_index_that_points_elsewhere(spoil, name, tmp_path):
     directory = spoil("shards")
     shutil.copy(sorted(directory.glob("model-*.safetensors"))[0], tmp_path / "outside.safetensors")
-    edit(directory / "model.safetensors.index.json", lambda index: index["weight_map"].update({"classifier.bias": name}))
+    edit(
+        directory / "model.safetensors.index.json", lambda index: index["weight_map"].update({"classifier.bias": name})
+    )
     refused(directory, "which is not a safetensors file beside it", "model.safetensors.index.json")
 
 
@@ -278,7 +282,10 @@ def test_records_that_make_no_sense(spoil, record):
         (lambda sites: sites.update({"decoder.0": SENSE}), r"records heads of decoder\.0"),
         (lambda sites: sites["encoder.0"].update(of=8), r"records 3 heads of 8 for encoder\.0, which do not fit the 4"),
         (lambda sites: sites["encoder.0"].update(group=2), r"do not fit the 4 heads"),
-        (lambda sites: sites["encoder.0"].update(kept=[0, 1]), r"has shape \[24, 18\], but config\.json makes it \[24, 12"),
+        (
+            lambda sites: sites["encoder.0"].update(kept=[0, 1]),
+            r"has shape \[24, 18\], but config\.json makes it \[24, 12",
+        ),
         (lambda sites: sites["encoder.0"].update(built=[0, 2, 3]), r"do not fit the 4 heads"),
     ],
 )
@@ -343,7 +350,9 @@ def test_code_in_the_directory_is_never_run(spoil, real_load, tmp_path):
     (directory / "custom_generate").mkdir()
     (directory / "custom_generate" / "generate.py").write_text(CODE.format(mark=str(mark)))
     auto = {"AutoConfig": "configuration.Config", "AutoModel": "modeling.Model"}
-    edit(directory / "config.json", lambda config: config.update(auto_map=auto, custom_pipelines={"x": {"impl": "m.M"}}))
+    edit(
+        directory / "config.json", lambda config: config.update(auto_map=auto, custom_pipelines={"x": {"impl": "m.M"}})
+    )
     assert torch.equal(run(load(directory), zoo.inputs("bert")), expected)
     assert torch.equal(run(load(directory, trust_remote_code=True), zoo.inputs("bert")), expected)
     assert not mark.exists()
@@ -375,7 +384,9 @@ def test_a_kernel_from_elsewhere_is_refused(spoil, key):
     directory = spoil("whole")
     edit(directory / "config.json", lambda config: config.update({key: "someone/kernel"}))
     refused(directory, "asks for the kernel 'someone/kernel' from elsewhere, whose code would be run", "config.json")
-    edit(directory / "config.json", lambda config: (config.pop(key), config.update(text_config={key: "someone/kernel"})))
+    edit(
+        directory / "config.json", lambda config: (config.pop(key), config.update(text_config={key: "someone/kernel"}))
+    )
     refused(directory, "asks for the kernel", "config.json")
 
 
@@ -415,7 +426,7 @@ def test_a_single_file_goes_before_an_index(spoil, real_load, originals):
 
 
 def test_plain_transformers_does_not_load_a_ragged_checkpoint_in_silence(originals):
-    with pytest.raises(RuntimeError, match="size|shape|mismatch"):
+    with pytest.raises(RuntimeError, match=r"size|shape|mismatch"):
         transformers.BertForSequenceClassification.from_pretrained(originals / "pruned")
 
 

@@ -11,12 +11,12 @@ import time
 
 import pytest
 import torch
-import zoo
-from oracle import run
 from safetensors import SafetensorError
 
+import zoo
 from headcount import HeadcountError, load, remove, save
 from headcount.surgery import replace
+from oracle import run
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,9 @@ WHERE = {
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize(("fail", "error"), [(full, HeadcountError), (broken, HeadcountError), (stopped, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("fail", "error"), [(full, HeadcountError), (broken, HeadcountError), (stopped, KeyboardInterrupt)]
+)
 def test_the_earlier_checkpoint_stays(models, checkpoint, monkeypatch, where, fail, error):
     before = content(checkpoint)
     WHERE[where](monkeypatch, fail)

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-import zoo
-from oracle import off_by, parameters, run, zeroed
 
+import zoo
 from headcount import Head, HeadcountError, anatomy, capture, masked, remove
+from oracle import off_by, parameters, run, zeroed
 
 DECODERS = ["llama", "mistral", "mistral-sliding", "qwen2", "qwen3", "gemma", "phi3"]
 
@@ -67,7 +67,10 @@ def test_heads_keep_their_names_through_many_removals():
 def test_not_inside_a_mask_or_a_capture():
     model = zoo.build("bert")
     for block in (masked(model, off="encoder.0.0"), capture(model)):
-        with block, pytest.raises(HeadcountError, match=r"encoder\.0 is being masked or captured; remove heads outside"):
+        with (
+            block,
+            pytest.raises(HeadcountError, match=r"encoder\.0 is being masked or captured; remove heads outside"),
+        ):
             remove(model, "encoder.0.1")
     assert len(anatomy(remove(model, "encoder.0.1")).heads) == 11
 
@@ -127,9 +130,7 @@ def test_uneven_groups_with_a_cache_under_every_kernel(name, gone):
             each.set_attn_implementation(kernel)
         batch = zoo.inputs(name, padding="left")
         assert off_by(run(smaller, batch), run(expected_model, batch)) <= 1e-5
-    assert torch.equal(
-        zoo.generate(smaller, name, new_tokens=4), zoo.generate(expected_model, name, new_tokens=4)
-    )
+    assert torch.equal(zoo.generate(smaller, name, new_tokens=4), zoo.generate(expected_model, name, new_tokens=4))
 
 
 def test_even_groups_need_no_kernel_of_ours():
@@ -153,7 +154,7 @@ def test_static_cache(name):
     assert torch.equal(zoo.generate(remove(model, heads), name, **settings), expected)
 
 
-# ------------------------------------------------------------------------------------------------ training and precision
+# ---------------------------------------------------------------------------------------------- training and precision
 
 
 @pytest.mark.parametrize(

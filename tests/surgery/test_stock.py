@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 import transformers
-import zoo
-from oracle import off_by, run, zeroed
 from transformers import AutoModel
 
+import zoo
 from headcount import anatomy, load, masked, remove, save
+from oracle import off_by, run, zeroed
 
 GROUPED = ["llama", "mistral", "mistral-sliding", "qwen2", "qwen3", "gemma", "phi3"]
 STOCK = [*GROUPED, "llama-ungrouped", "t5", "mt5", "vit", "deit"]
@@ -102,7 +102,12 @@ def configuration(model, directory):
 def test_the_configuration_says_what_is_left(tmp_path):
     llama = configuration(remove(zoo.build("llama"), uniform_heads("llama")), tmp_path / "llama")
     assert (llama["num_attention_heads"], llama["num_key_value_heads"], llama["head_dim"]) == (4, 2, 4)
-    assert llama["headcount"]["sites"]["decoder.0"] == {"kept": [2, 3, 4, 5], "of": 8, "group": 2, "built": [2, 3, 4, 5]}
+    assert llama["headcount"]["sites"]["decoder.0"] == {
+        "kept": [2, 3, 4, 5],
+        "of": 8,
+        "group": 2,
+        "built": [2, 3, 4, 5],
+    }
     assert configuration(remove(zoo.build("t5"), uniform_heads("t5")), tmp_path / "t5")["num_heads"] == 2
     vit = configuration(remove(zoo.build("vit"), uniform_heads("vit")), tmp_path / "vit")
     assert (vit["num_attention_heads"], vit["head_dim"]) == (2, 6)
@@ -119,7 +124,15 @@ def test_the_configuration_says_what_is_left(tmp_path):
         ("llama", [f"decoder.{layer}.{index}" for layer in range(3) for index in range(8)]),
         ("llama-ungrouped", [f"decoder.{layer}.{index}" for layer in range(3) for index in (1, 7)]),  # 32 / 6: refused
     ],
-    ids=["bert", "layers differ", "uneven", "other heads in other layers share a bias", "one kind only", "none left", "no divisor"],
+    ids=[
+        "bert",
+        "layers differ",
+        "uneven",
+        "other heads in other layers share a bias",
+        "one kind only",
+        "none left",
+        "no divisor",
+    ],
 )
 def test_what_has_no_stock_form_stays_ragged(name, heads, tmp_path):
     smaller = remove(zoo.build(name), heads)

@@ -8,11 +8,11 @@ import os
 import pytest
 import torch
 import transformers
-import zoo
-from oracle import off_by, run
 from transformers import AutoTokenizer, Trainer, TrainingArguments, pipeline
 
+import zoo
 from headcount import HeadcountError, anatomy, load, remove, save
+from oracle import off_by, run
 
 HEADS = ["encoder.0.1", "encoder.1.0", "encoder.1.1", "encoder.1.2", "encoder.1.3", "encoder.2.2"]
 

@@ -7,15 +7,15 @@ import json
 import pytest
 import torch
 import transformers
-import zoo
-from oracle import off_by, places, run, zeroed
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+import zoo
 from headcount import anatomy, load, masked, remove, save
 from headcount.errors import BadCheckpoint
+from oracle import off_by, places, run, zeroed
 
 
 def heads_of(site, *indices):
@@ -53,7 +53,12 @@ def test_opt_views_by_its_number_of_heads():
 
 
 def test_whisper_views_keys_and_values_on_its_own():
-    heads = [*heads_of("encoder.0", 0, 1), *heads_of("decoder.1", 1), *heads_of("cross.0", 0, 2, 3), *heads_of("cross.1", 1)]
+    heads = [
+        *heads_of("encoder.0", 0, 1),
+        *heads_of("decoder.1", 1),
+        *heads_of("cross.0", 0, 2, 3),
+        *heads_of("cross.1", 1),
+    ]
     smaller = check_removal("whisper", heads)
     assert smaller.decoder.layers[0].encoder_attn.k_proj.weight.shape == (6, 24)
     model = zoo.build_generator("whisper")
@@ -78,7 +83,9 @@ def test_deberta_keeps_its_head_size(name):
 
 
 def test_mpnet_takes_its_own_heads_share_of_the_bias():
-    smaller = check_removal("mpnet", [*heads_of("encoder.0", 0, 1, 2), *heads_of("encoder.1", 1), *heads_of("encoder.2", 0)])
+    smaller = check_removal(
+        "mpnet", [*heads_of("encoder.0", 0, 1, 2), *heads_of("encoder.1", 1), *heads_of("encoder.2", 0)]
+    )
     assert [layer.attention.attn.all_head_size for layer in smaller.encoder.layer] == [6, 18, 18]
     assert smaller.encoder.relative_attention_bias.weight.shape[1] == 4  # shared by all layers: it stays
 
@@ -118,7 +125,7 @@ def test_phi3_reads_the_number_of_heads_from_the_shared_configuration():
 @pytest.mark.parametrize("name", ["t5", "mt5"])
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_t5_hands_the_whole_position_bias_on(name, kind):
-    """The first layer's bias serves all layers: whatever it lost, or all of it, the others get their own heads' share."""
+    """The first layer's bias serves all layers: whatever it lost, the others get their own heads' share of the whole."""
     check_removal(name, [*heads_of(f"{kind}.0", 0, 1), *heads_of(f"{kind}.1", 3)])
     check_removal(name, [*heads_of(f"{kind}.0", 0, 1, 2, 3), *heads_of(f"{kind}.2", 0, 2)])
     smaller = check_removal(name, [*heads_of(f"{kind}.1", 0, 1, 2, 3), *heads_of(f"{kind}.2", 0, 2)])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import peft
 import pytest
 import torch
-import zoo
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-from oracle import off_by, run
 from torch import nn
 
+import zoo
 from headcount import UnsupportedModel, anatomy, capture, masked, remove, save
 from headcount.errors import HeadcountError
+from oracle import off_by, run
 
 HEADS = ["encoder.0.1", "encoder.2.0", "encoder.2.3"]
 
@@ -40,7 +40,9 @@ def test_peft_is_masked_and_after_merging_removed(targets):
     with capture(model) as seen:
         assert torch.equal(run(model, batch), whole)
     assert seen.attention["encoder.0"].shape == (3, 4, 9, 9)
-    with pytest.raises(UnsupportedModel, match=r"is a peft\.tuners\.lora\.\S+Linear; merge it first .*merge_and_unload"):
+    with pytest.raises(
+        UnsupportedModel, match=r"is a peft\.tuners\.lora\.\S+Linear; merge it first .*merge_and_unload"
+    ):
         remove(model, HEADS)
     merged = model.merge_and_unload()
     assert off_by(run(merged, batch), whole) <= 1e-4
@@ -55,7 +57,7 @@ def test_peft_is_not_saved_as_it_is(tmp_path):
         save(lora(["query"]), tmp_path / "model")
     model = zoo.build("bert")
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["query"]))
-    with pytest.raises(HeadcountError, match="the model has adapters .*, and only they would be saved; merge them"):
+    with pytest.raises(HeadcountError, match=r"the model has adapters .*, and only they would be saved; merge them"):
         save(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -64,7 +66,9 @@ def test_torch_compile_is_refused_by_name():
     model = zoo.build("bert")
     compiled = torch.compile(model, backend="eager")
     for refused in (lambda: anatomy(compiled), lambda: remove(compiled, HEADS), lambda: list(masked_by(compiled))):
-        with pytest.raises(UnsupportedModel, match=r"the model is compiled \(torch\.compile\); pass the model as it was"):
+        with pytest.raises(
+            UnsupportedModel, match=r"the model is compiled \(torch\.compile\); pass the model as it was"
+        ):
             refused()
     assert len(anatomy(model).heads) == 12  # the original works
     assert len(anatomy(remove(model, HEADS)).heads) == 9
@@ -110,7 +114,9 @@ def test_8_bit_is_masked_and_not_removed(where):
         getattr(layer.attention.self, where).__class__ = Linear8bitLt
     with masked(model, off=HEADS):
         assert off_by(run(model, batch), expected) <= 1e-5
-    with pytest.raises(UnsupportedModel, match=r"a projection of encoder\.0 is a .*Linear8bitLt; load the model unquant"):
+    with pytest.raises(
+        UnsupportedModel, match=r"a projection of encoder\.0 is a .*Linear8bitLt; load the model unquant"
+    ):
         remove(model, HEADS)
 
 
@@ -136,5 +142,7 @@ def test_a_model_that_is_spread_over_devices_is_masked_and_not_removed():
         add_hook_to_module(layer.attention.self, AlignDevicesHook("cpu"))
     with masked(model, off=HEADS):
         assert off_by(run(model, batch), expected) <= 1e-5
-    with pytest.raises(UnsupportedModel, match=r"accelerate's device_map.* in front of encoder\.0; load the whole model"):
+    with pytest.raises(
+        UnsupportedModel, match=r"accelerate's device_map.* in front of encoder\.0; load the whole model"
+    ):
         remove(model, HEADS)

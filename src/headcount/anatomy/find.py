@@ -69,8 +69,9 @@ def _refuse_wrapped(modules: dict[str, nn.Module]) -> None:
 
 def _family_of(module: nn.Module) -> Family | None:
     for cls in type(module).__mro__:  # pruned attention is a subclass of its family's class
-        if cls.__name__ in _BY_CLASS and cls.__module__.startswith("transformers."):
-            return _BY_CLASS[cls.__name__]
+        family = _BY_CLASS.get(cls.__name__) if cls.__module__.startswith("transformers.") else None
+        if family is not None and all(part.optional or hasattr(module, part.path) for part in family.inputs):
+            return family  # DeBERTa's first version has a class of the same name, and other projections
     return guess_family(module)
 
 

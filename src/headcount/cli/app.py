@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from headcount.cli import ablate, compare, demo, evaluate, inspect, remove
+from headcount.cli import ablate, bench, compare, curve, demo, evaluate, export, importance, inspect, prune, remove
 from headcount.errors import HeadcountError
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, evaluate, ablate, compare, remove, demo):
+for command in (inspect, evaluate, ablate, compare, importance, curve, prune, remove, bench, export, demo):
     command.register(app)
 
 
@@ -42,6 +42,10 @@ def main() -> None:
         _fail(str(error))
     except KeyboardInterrupt:
         _fail("stopped")
+    except SystemExit as stop:
+        if stop.code == 130:  # typer's answer to a keyboard interrupt
+            _fail("stopped")
+        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

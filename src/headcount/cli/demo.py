@@ -10,7 +10,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(out: str = typer.Option("demo-run", "--out", help="Directory for what the demo makes.")) -> None:
-    """Make a small model, look at its heads, mask some, really remove them, save, load and compare."""
+    """Make a small model, look at its heads, mask some, really remove them, save, load and compare.
+
+    Example:
+
+      headcount demo --out ./demo-run
+    """
     from headcount.demo.walkthrough import walk_through
 
     walk_through(out)

@@ -112,10 +112,14 @@ def _print(facts: dict[str, Any]) -> None:
     for site in facts["sites"]:
         if site["also_layers"]:
             layers = ", ".join(map(str, site["also_layers"]))
-            console.print(f"{site['kind']}.{site['layer']} also serves layers {layers}: they share one module.")
+            console.print(
+                f"{site['kind']}.{site['layer']} also serves layers {layers}: they share one module.", soft_wrap=True
+            )
     console.print(
-        f"{facts['heads']} heads, {facts['parameters']:,} parameters, {facts['attention_share']:.1%} of them in "
-        f"attention. FLOPs are for a text of {facts['length']} tokens."
+        f"{facts['heads']:,} heads, {facts['parameters']:,} parameters, {facts['attention_share']:.1%} of them in "
+        f"attention. FLOPs are for a text of {facts['length']} tokens.",
+        soft_wrap=True,
     )
     if any(site["kv_heads"] < site["heads"] for site in facts["sites"]):
-        console.print("Keys and values are shared by groups of heads: they go when the last head of a group goes.")
+        shared = "Keys and values are shared by groups of heads: they go when the last head of a group goes."
+        console.print(shared, soft_wrap=True)

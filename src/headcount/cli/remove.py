@@ -34,6 +34,8 @@ def remove(
 
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise typer.BadParameter(unknown("dtype", dtype, ("auto", "float32", "bfloat16", "float16")))
+    if not heads.replace(",", " ").strip():
+        raise typer.BadParameter("no heads are named; write for example --heads encoder.3.5,encoder.4.0")
     if Path(out).exists() and any(Path(out).iterdir() if Path(out).is_dir() else [out]) and not overwrite:
         raise HeadcountError(f"{out} exists already; choose another --out, or add --overwrite to replace it")
     with quiet():

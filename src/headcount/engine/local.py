@@ -14,10 +14,9 @@ from headcount.engine.rundir import RunDirectory, open_run
 from headcount.engine.shards import cut_shards
 from headcount.errors import HeadcountError, unknown
 from headcount.evaluate import Outcomes, evaluate
-from headcount.evaluate.batches import TOKENS
+from headcount.evaluate.batches import tokens_for
 from headcount.evaluate.means import mean_contexts
 from headcount.evaluate.plan import read_masks
-from headcount.evaluate.run import STACKED
 from headcount.heads import Head
 from headcount.signature import model_signature, versions
 from headcount.tasks import Task
@@ -34,8 +33,7 @@ def sweep(
     run: str | Path | RunDirectory | None = None,
     name: str = "outcomes",
     fast: bool = True,
-    tokens: int = TOKENS,
-    stacked: int = STACKED,
+    tokens: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Outcomes:
     """`evaluate`, cut into shards of examples whose outcomes are kept in a run directory as they finish.
@@ -47,9 +45,10 @@ def sweep(
     if fill not in FILLS:
         raise HeadcountError(unknown("fill", fill, FILLS))
     asked = read_masks(anatomy(model), masks)
+    tokens = tokens or tokens_for(model)
     means = mean_contexts(model, task, tokens) if fill == "mean" else None
-    settings: dict[str, Any] = {"fill": means, "fast": fast, "tokens": tokens, "stacked": stacked}
-    signature = sweep_signature(model, task, asked, fill, fast, tokens, stacked)
+    settings: dict[str, Any] = {"fill": means, "fast": fast, "tokens": tokens}
+    signature = sweep_signature(model, task, asked, fill, fast, tokens)
     with open_run(run, signature) as directory:
         if directory is None:
             return evaluate(model, task, asked, progress=progress, **settings)
@@ -73,9 +72,7 @@ def sweep(
     return Outcomes(asked, values, task.metric, signature, near_ties)
 
 
-def sweep_signature(
-    model: Any, task: Task, masks: Sequence[Any], fill: str, fast: bool, tokens: int, stacked: int
-) -> dict[str, Any]:
+def sweep_signature(model: Any, task: Task, masks: Sequence[Any], fill: str, fast: bool, tokens: int) -> dict[str, Any]:
     """All that the outcomes of a sweep depend on."""
     written = ";".join(",".join(sorted(map(str, mask))) for mask in masks)
     return {
@@ -83,7 +80,7 @@ def sweep_signature(
         "task": task.signature(),
         "masks": {"count": len(masks), "fingerprint": hashlib.sha256(written.encode()).hexdigest()[:16]},
         "fill": fill,
-        "batches": {"tokens": tokens, "stacked": stacked, "fast": fast},
+        "batches": {"tokens": tokens, "fast": fast},
         "versions": versions(),
     }
 

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-TOKENS = 2048  # per batch; on a CPU larger batches gain nothing and cost memory
+from headcount.anatomy import anatomy
+
+TOKENS = 2048  # per batch, where nothing better is known
+CACHE, MEMORY = 8 * 2**20, 512 * 2**20  # bytes of the widest activation: a CPU's cache decides, elsewhere the memory
+
+
+def tokens_for(model: Any) -> int:
+    """How many tokens to run at a time: on a CPU as many as keep a layer's widest activation in the cache."""
+    hidden = max((site.output.weight.shape[-1] for site in anatomy(model).sites), default=1)
+    budget = CACHE if next(model.parameters()).device.type == "cpu" else MEMORY
+    return max(256, budget // (4 * 4 * max(1, hidden)))  # feed-forward layers are four times as wide, in float32
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:

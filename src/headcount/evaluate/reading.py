@@ -114,8 +114,10 @@ def find_reading(seen: Recording, call: Callable[[], Any]) -> Reading | None:
         stubs.put(last, lambda *args, **kwargs: (leaf, *recorded[1:]) if isinstance(recorded, tuple) else leaf)
         result = call()
         spread = torch.randn(result.shape, generator=torch.Generator().manual_seed(0)).to(result)
-        (gradient,) = torch.autograd.grad((result * spread).sum(), leaf)
-    read = gradient.abs().sum(dim=-1) > 0  # (B, T)
+        torch.autograd.backward((result * spread).sum(), inputs=[leaf])
+    if leaf.grad is None:
+        return None
+    read = leaf.grad.abs().sum(dim=-1) > 0  # (B, T)
     if not bool((read.sum(dim=1) == 1).all()):
         return None
     attended, entered = seen.attended[sites[0].name], seen.inputs[last]

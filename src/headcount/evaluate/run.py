@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.anatomy import Anatomy, anatomy
-from headcount.evaluate.batches import TOKENS, batches_by_length
+from headcount.evaluate.batches import batches_by_length, tokens_for
 from headcount.evaluate.drafting import Drafting
 from headcount.evaluate.outcomes import Mask, Outcomes
 from headcount.evaluate.plan import Plan, make_plan, read_masks
@@ -24,7 +24,6 @@ from headcount.signature import model_signature, versions
 from headcount.surgery import remove
 from headcount.tasks import Batch, Task
 
-STACKED = 4 * TOKENS  # tokens in a batch that is stacked once per mask
 TIE = 1e-4
 
 Progress = Callable[[float], None]
@@ -37,8 +36,8 @@ def evaluate(
     *,
     fill: Mapping[str, Tensor] | None = None,
     fast: bool = True,
-    tokens: int = TOKENS,
-    stacked: int = STACKED,
+    tokens: int | None = None,
+    stacked: int | None = None,
     progress: Progress | None = None,
 ) -> Outcomes:
     """Measure a model with heads turned off, for every mask and every example.
@@ -56,17 +55,19 @@ def evaluate(
     masks: sets of heads to turn off, each on its own; default the whole model.
     fill: what silent heads put out instead of nothing, {site: (heads, head_dim)}, for instance `mean_contexts(…)`.
     fast: False takes the plain path for everything: one mask, one full forward pass at a time.
-    tokens: per batch, padding included. stacked: per batch that holds several masks; both bound the memory.
+    tokens: per batch, padding included; default what suits the model and its device. stacked: the same for batches that
+    hold several masks. Both bound the memory.
     progress: called with the share done, from 0 to 1.
     """
     found = anatomy(model)
     asked = read_masks(found, masks)
     task.check(model)
+    tokens = tokens or tokens_for(model)
     plan = make_plan(found, task, asked, fast, removable=fill is None)
     training = model.training
     model.eval()
     try:
-        sweep = _Sweep(model, task, found, plan, fill, tokens, stacked, progress)
+        sweep = _Sweep(model, task, found, plan, fill, tokens, stacked or tokens, progress)
         by_mask = sweep.run(whole=frozenset() in asked or bool(plan.replayed))
     finally:
         model.train(training)

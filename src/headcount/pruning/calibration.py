@@ -12,13 +12,10 @@ from torch import Tensor, nn
 
 from headcount.anatomy import AttentionSite, anatomy
 from headcount.evaluate.batches import TOKENS, batches_by_length
+from headcount.pruning.walk import Walk
 from headcount.tasks import Batch, Task
 
-CALIBRATION_TOKENS = 20_000  # a few hundred sentences; more text changes little
-
-
-class _Reached(Exception):
-    """The site has been reached: what comes after it need not run."""
+CALIBRATION_TOKENS = 10_000  # a few hundred sentences; more text changes little
 
 
 class Calibration:
@@ -50,21 +47,15 @@ class Calibration:
         """(heads * head_dim,) the mean over tokens of what enters the site's projection in the whole model."""
         return self._sums[name] / max(self._counts[name], 1)
 
-    def target_mean(self, name: str) -> Tensor:
-        """(d,)"""
-        parts = [targets[name] for targets in self.targets]
-        return torch.cat(parts).double().mean(0)
-
-    def pairs(self, pruned: nn.Module, site: AttentionSite) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Contexts (n, width) of a site in the pruned model, and the whole model's outputs (n, d) at the same tokens."""
-        pruned.eval()
-        for batch, targets, used in zip(self.batches, self.targets, self.used, strict=True):
-            target, mask = targets[site.name].double(), used[site.name]
-            if site.kept:
-                context = _contexts(pruned, site, self.task, batch.to(self.device))[mask].double()
+    def pairs(self, walk: Walk, site: AttentionSite) -> Iterator[tuple[Tensor, Tensor]]:
+        """What a site's heads put out in the pruned model (n, width) and the whole model's site (n, d), per batch."""
+        contexts = walk.contexts(site) if site.kept else None
+        for targets, used in zip(self.targets, self.used, strict=True):
+            target = targets[site.name].double()
+            if contexts is None:
+                yield torch.zeros(len(target), 0, dtype=torch.float64), target
             else:
-                context = torch.zeros(len(target), 0, dtype=torch.float64)
-            yield context, target, torch.ones(len(target), dtype=torch.float64)
+                yield next(contexts)[used[site.name].to(self.device)].cpu().double(), target
 
     def _record(self, whole: nn.Module, batch: Batch) -> None:
         sites = [site for site in anatomy(whole).sites if site.kept]
@@ -117,26 +108,6 @@ def _reading(logits: Tensor, batch: Batch) -> Tensor:
         chosen = chosen[batch.labels.to(logits.device) != -100]
     direction = torch.randn(chosen.shape[-1:], generator=torch.Generator().manual_seed(0)).to(chosen.device)
     return (F.log_softmax(chosen, dim=-1) * direction).sum()
-
-
-def _contexts(model: nn.Module, site: AttentionSite, task: Task, batch: Batch) -> Tensor:
-    """What enters a site's projection, all calls together: (calls * B * T, width)."""
-    seen: list[Tensor] = []
-
-    def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> None:
-        seen.append(args[0])
-        if not site.also_layers:  # ALBERT runs its shared site once per layer
-            raise _Reached
-
-    handle = site.output.register_forward_pre_hook(hook)
-    try:
-        with torch.inference_mode():
-            task.outputs(model, batch)
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
-    return _flat(seen).clone()
 
 
 def _flat(calls: list[Tensor]) -> Tensor:

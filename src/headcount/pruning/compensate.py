@@ -17,10 +17,11 @@ from transformers.pytorch_utils import Conv1D
 from headcount.anatomy import AttentionSite, anatomy
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.calibration import Calibration
+from headcount.pruning.ridge import Normal, ridge_change
+from headcount.pruning.walk import Walk
 from headcount.tasks import Task
 
 HOW = ("none", "mean", "refit")
-RIDGE = 1e-3  # of the mean square of a context neuron
 
 Model = TypeVar("Model", bound=nn.Module)
 Progress = Callable[[float], None]
@@ -32,14 +33,13 @@ def compensate(
     task: Task,
     how: str = "refit",
     *,
-    ridge: float = RIDGE,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Change the output projections of a pruned model, in place, so that less is missed; returns the model.
 
     whole: the model that heads were removed from. task: calibration text; its labels are not looked at.
-    how: "none", "mean" or "refit". ridge: how strongly the regression holds on to the weights as they were.
+    how: "none", "mean" or "refit".
     calibration: what `Calibration(whole, task)` has recorded already, to use it several times.
     """
     if how not in HOW:
@@ -57,11 +57,12 @@ def compensate(
         names = changed
     else:
         names = seen.order[seen.order.index(changed[0]) :]
+    walk = Walk(pruned.eval(), seen.task, seen.batches, [sites[name] for name in seen.order])
     for done, name in enumerate(names):
         if how == "mean":
             _fold_mean(sites[name], originals[name], seen)
         elif sites[name].kept or sites[name].output.bias is not None:
-            _refit(pruned, sites[name], seen, ridge)
+            _refit(sites[name], seen, walk)
         if progress is not None:
             progress((done + 1) / len(names))
     return pruned
@@ -77,33 +78,25 @@ def _fold_mean(site: AttentionSite, original: AttentionSite, seen: Calibration) 
         site.output.bias += (weight.double() @ mean).to(site.output.bias.dtype)
 
 
-def _refit(pruned: nn.Module, site: AttentionSite, seen: Calibration, ridge: float) -> None:
-    """min over W, b of sum_t w_t |W c_t + b - y_t|^2 + ridge |W - W_now|^2, by its normal equations.
+def _refit(site: AttentionSite, seen: Calibration, walk: Walk) -> None:
+    """Change W and b of a site's output projection so that W c_t + b comes close to y_t at every token t.
 
     c_t: what the heads left put out in the pruned model at token t; y_t: what the whole model's site put out there.
     """
     output: Any = site.output
-    width = len(site.kept) * site.head_dim
     has_bias = output.bias is not None
-    gram = torch.zeros(width + has_bias, width + has_bias, dtype=torch.float64)
-    right = torch.zeros(width + has_bias, len(seen.target_mean(site.name)), dtype=torch.float64)
+    width = len(site.kept) * site.head_dim
     weight = _columns(site).double().cpu()  # (d, width)
-    total = 0.0
-    for context, target, weights in seen.pairs(pruned, site):  # (n, width), (n, d), (n,)
+    folds = [Normal.empty(width + has_bias, len(weight)) for _ in range(2)]
+    for context, target in seen.pairs(walk, site):  # (n, width), (n, d)
         missing = target - context @ weight.T
         if has_bias:
             missing = missing - output.bias.detach().double().cpu()
             context = torch.cat([context, torch.ones(len(context), 1, dtype=torch.float64)], dim=1)
-        gram += context.T @ (context * weights[:, None])
-        right += context.T @ (missing * weights[:, None])
-        total += float(weights.sum())
-    if total == 0:
-        return
-    gram, right = gram / total, right / total
-    penalty = torch.full((width + has_bias,), ridge * float(gram.diagonal()[:width].mean()) if width else 0.0)
-    if has_bias:
-        penalty[-1] = 0.0
-    change = torch.linalg.lstsq(gram + torch.diag(penalty.double()), right).solution  # (width [+ 1], d)
+        half = len(context) // 2
+        folds[0].add(context[:half], missing[:half])
+        folds[1].add(context[half:], missing[half:])
+    change = ridge_change(folds, penalised=width)  # (width [+ 1], d)
     if not bool(change.isfinite().all()):
         raise HeadcountError(f"the regression at {site.name} has no finite solution; use more calibration text")
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -66,19 +66,6 @@ class Curve:
         return {"method": self.method, "kind": self.kind, "reestimated": self.reestimated, "points": points}
 
 
-@overload
-def pruning_curve(
-    model: nn.Module, task: Task, scores: Scores, step: float = 0.1, kinds: None = None, **settings: Any
-) -> Curve: ...
-@overload
-def pruning_curve(
-    model: nn.Module,
-    task: Task,
-    scores: Scores | Sequence[Scores],
-    step: float = 0.1,
-    kinds: Sequence[str] | None = None,
-    **settings: Any,
-) -> list[Curve]: ...
 def pruning_curve(
     model: nn.Module,
     task: Task,
@@ -90,7 +77,7 @@ def pruning_curve(
     score_task: Task | None = None,
     allow_overlap: bool = False,
     progress: Progress | None = None,
-) -> Curve | list[Curve]:
+) -> Any:
     """Remove more and more heads, the least important first, and measure what is left.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
@@ -110,6 +97,7 @@ def pruning_curve(
     step: a share of the heads, or a number of them. kinds: prune each of these kinds on its own, one curve each.
     keep_at_least: heads left in every site.
     reestimate: score the heads that are left again after each step, on `score_task` by the same method.
+    Returns a `Curve`; a list of them if there are several scores or kinds.
     """
     several = [scores] if isinstance(scores, Scores) else list(scores)
     if reestimate and score_task is None:
@@ -118,7 +106,8 @@ def pruning_curve(
         refuse_overlap(one.keys, task, "the score data", allow_overlap)
     if score_task is not None:
         refuse_overlap(score_task.keys(), task, "the score data", allow_overlap)
-    lines = [(one, kind) for one in several for kind in (kinds or [None])]
+    each_kind: list[str | None] = [None] if kinds is None else list(kinds)
+    lines = [(one, kind) for one in several for kind in each_kind]
     base = evaluate(model, task).of()
     curves = []
     for place, (one, kind) in enumerate(lines):

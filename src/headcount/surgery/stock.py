@@ -46,7 +46,7 @@ def is_uniform(sites: tuple[AttentionSite, ...]) -> bool:
 
 
 def _can_be_built(model: Any, weights: dict[str, Tensor] | None, changes: dict[str, Any]) -> bool:
-    """Whether the stock class takes the changed configuration (Llama's wants a divisor) and makes of it these shapes."""
+    """Whether the stock class takes the new configuration (Llama's wants a divisor) and makes these shapes of it."""
     try:
         config = type(model.config).from_dict({**model.config.to_dict(), "headcount": None, **changes})
         with torch.device("meta"), no_init_weights():

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from headcount.anatomy.emptied import Emptied
 from headcount.anatomy.family import Family, Part
+from headcount.anatomy.kernels import select_heads
 
 
 class PrunedBloom:
@@ -13,7 +14,7 @@ class PrunedBloom:
 
     def forward(self, hidden_states: Tensor, residual: Tensor, alibi: Tensor, *args: Any, **kwargs: Any) -> Any:
         alibi = alibi.view(hidden_states.shape[0], -1, *alibi.shape[1:])  # (B, all heads, 1, S)
-        alibi = alibi[:, list(self.headcount_kept)].flatten(0, 1)  # type: ignore[attr-defined]
+        alibi = select_heads(alibi, self.headcount_kept).flatten(0, 1)  # type: ignore[attr-defined]
         return super().forward(hidden_states, residual, alibi, *args, **kwargs)  # type: ignore[misc]
 
 

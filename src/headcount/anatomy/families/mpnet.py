@@ -6,6 +6,7 @@ from torch import Tensor
 
 from headcount.anatomy.emptied import Emptied
 from headcount.anatomy.family import Family, separate
+from headcount.anatomy.kernels import select_heads
 
 
 class PrunedMPNet:
@@ -15,7 +16,7 @@ class PrunedMPNet:
         self, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **kwargs: Any
     ) -> Any:
         if position_bias is not None:  # (B, all heads, T, T)
-            position_bias = position_bias[:, list(self.headcount_kept)]  # type: ignore[attr-defined]
+            position_bias = select_heads(position_bias, self.headcount_kept)  # type: ignore[attr-defined]
         return super().forward(hidden_states, attention_mask, position_bias, **kwargs)  # type: ignore[misc]
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from headcount.anatomy.emptied import Emptied
 from headcount.anatomy.family import Family, separate
+from headcount.anatomy.kernels import select_heads
 
 
 class PrunedT5:
@@ -17,14 +18,14 @@ class PrunedT5:
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
         self._whole_bias = super().compute_bias(*args, **kwargs)  # type: ignore[misc]  # (1, all heads, T, S)
-        return self._whole_bias[:, self._columns()]
+        return select_heads(self._whole_bias, self._columns())
 
     def forward(self, hidden_states: Tensor, *args: Any, position_bias: Any = None, **kwargs: Any) -> Any:
         if self.headcount_kind == "cross":  # type: ignore[attr-defined]
             # Cross layers hand each other a bias of zeros with one layer's number of heads: make it anew instead.
             output, _, *weights = super().forward(hidden_states, *args, position_bias=None, **kwargs)  # type: ignore[misc]
             return output, None, *weights
-        share = None if position_bias is None else position_bias[:, self._columns()]
+        share = None if position_bias is None else select_heads(position_bias, self._columns())
         try:
             output, _, *weights = super().forward(hidden_states, *args, position_bias=share, **kwargs)  # type: ignore[misc]
         finally:

@@ -1,0 +1,182 @@
+"""How fast is a sweep over all heads, beside what one would write by hand? Ratios within one interleaved run.
+
+    python -m benchmarks.sweep                    both classifiers and the translator
+    python -m benchmarks.sweep --part translator --examples 200 --repeats 5
+
+(a) is a loop of one mask at a time on the same batches, (b) the usual loop: batches of 32, padded to 128 tokens. The
+FLOP bound is what (a) multiplies divided by what the sweep multiplies, counted by torch. Real models and data are found
+by HEADCOUNT_SHARED (default ../shared).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+from headcount import Classification, Translation, anatomy, evaluate, load
+from headcount.tasks import Batch
+
+SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
+
+
+class Padded(Classification):
+    """The same task in batches as most scripts make them: padded to 128 tokens, whatever the texts need."""
+
+    width = 128
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lengths = [self.width] * len(self)
+
+    def batch(self, indices: Any) -> Batch:
+        batch = super().batch(indices)
+        missing = self.width - batch.inputs["input_ids"].shape[1]
+        inputs = {name: torch.nn.functional.pad(x, (0, missing)) for name, x in batch.inputs.items()}
+        return Batch(inputs, batch.labels, batch.indices)
+
+
+def classifier(layers: int) -> tuple[Any, Any, Any]:
+    """MiniLM on SST-2, or the same layout with more layers and random weights; plainly padded as well."""
+    directory = SHARED / "models" / "minilm-sst2"
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model: Any = load(directory, dtype=torch.float32)
+    if layers != model.config.num_hidden_layers:
+        torch.manual_seed(0)
+        config = BertConfig(**{**model.config.to_dict(), "num_hidden_layers": layers, "dtype": "float32"})
+        model = BertForSequenceClassification(config).eval()
+    data = SHARED / "data" / "sst2" / "dev.tsv"
+    return model, Classification(data, tokenizer), Padded(data, tokenizer)
+
+
+def translator() -> tuple[Any, Any, None]:
+    directory, data = SHARED / "models" / "multi30k-en-fr", SHARED / "data" / "multi30k"
+    task = Translation(data / "val.en", AutoTokenizer.from_pretrained(directory), target_data=data / "val.fr")
+    return load(directory, dtype=torch.float32), task, None
+
+
+def interleaved(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[float, float]]:
+    """Median wall and processor seconds of each way, run in turn."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            way()
+            seconds[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+    return {
+        name: (statistics.median(s[0] for s in taken), statistics.median(s[1] for s in taken))
+        for name, taken in seconds.items()
+    }
+
+
+def flops(way: Callable[[], Any]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        way()
+    return counter.get_total_flops()
+
+
+def peak() -> float:
+    """Matrix multiplication as fast as this machine does it, in FLOP/s."""
+    a, b = torch.randn(2048, 1024), torch.randn(1024, 1024)
+    taken = []
+    for _ in range(10):
+        start = time.perf_counter()
+        a @ b
+        taken.append(time.perf_counter() - start)
+    return 2 * 2048 * 1024 * 1024 / min(taken)
+
+
+def spread(task: Any, count: int) -> Any:
+    """Examples over the whole range of lengths."""
+    order = sorted(range(len(task)), key=lambda index: task.lengths[index])
+    return task.subset(order[:: max(1, len(order) // count)][:count])
+
+
+def compare(name: str, model: Any, task: Any, padded: Any, repeats: int, rate: float) -> None:
+    heads = anatomy(model).heads
+    masks = [(), *([head] for head in heads)]
+    ways = {"headcount": lambda: evaluate(model, task, masks), "(a)": lambda: evaluate(model, task, masks, fast=False)}
+    if padded is not None:  # every tenth mask of the slowest loop tells its speed
+        few = masks[::10]
+        ways["(b)"] = lambda: evaluate(model, padded, few, fast=False, tokens=32 * Padded.width)
+    seconds = interleaved(ways, repeats)
+    if padded is not None:
+        share = len(masks) / len(few)
+        seconds["(b)"] = seconds["(b)"][0] * share, seconds["(b)"][1] * share
+    counted = {way: flops(run) for way, run in ways.items() if way != "(b)"}
+    bound = counted["(a)"] / counted["headcount"]
+    ours = seconds["headcount"]
+    print(f"\n{name}: {len(task)} examples, {len(heads)} heads")
+    for way in seconds:
+        if way != "headcount":
+            wall, cpu = (seconds[way][i] / ours[i] for i in (0, 1))
+            limit = (
+                f"   FLOP bound {bound:.2f}, reached {cpu / bound:.0%}" if way == "(a)" and not task.generates else ""
+            )
+            print(f"  {wall:5.2f} times {way} by the clock, {cpu:5.2f} by processor time{limit}")
+    if not task.generates:
+        print(f"  {counted['headcount'] / ours[0] / rate:.0%} of the machine's matrix multiplication peak")
+
+
+def growth(task: Any, model: Any) -> None:
+    """How the cost of a sweep grows: processor seconds for one more of everything."""
+    print("\nGrowth (processor seconds of a whole sweep)")
+    for label, values in (
+        ("examples", (8, 16, 32)),
+        ("tokens", (8, 16, 32)),
+        ("heads", (4, 12)),
+        ("layers", (2, 4, 6)),
+    ):
+        costs = []
+        for value in values:
+            some, chosen = task.subset(range(16)), model
+            if label == "examples":
+                some = task.subset(range(value))
+            elif label == "tokens":
+                order = sorted(range(len(task)), key=lambda index: abs(task.lengths[index] - value))
+                some = task.subset(order[:16])
+            elif label in ("heads", "layers"):
+                key = {"heads": "num_attention_heads", "layers": "num_hidden_layers"}[label]
+                chosen = BertForSequenceClassification(BertConfig(**{**model.config.to_dict(), key: value})).eval()
+            masks = [(), *([head] for head in anatomy(chosen).heads)]
+            start = time.process_time()
+            evaluate(chosen, some, masks)
+            costs.append(f"{value}: {time.process_time() - start:.1f}")
+        print(f"  {label:9s} {', '.join(costs)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=["6", "12", "translator", "growth", "all"], default="all")
+    parser.add_argument("--examples", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    args = parser.parse_args()
+    if not SHARED.is_dir():
+        raise SystemExit(f"no models and data in {SHARED}; point HEADCOUNT_SHARED to them")
+    torch.set_num_threads(args.threads)
+    rate = peak()
+    print(f"{args.threads} threads, matrix multiplication peak {rate / 1e9:.0f} GFLOP/s")
+    for part in ("6", "12", "translator"):
+        if args.part in (part, "all"):
+            model, task, padded = translator() if part == "translator" else classifier(int(part))
+            title = (
+                "translator, 6 + 6 layers x 8 heads, greedy" if part == "translator" else f"classifier, {part} layers"
+            )
+            some = spread(task, args.examples)
+            compare(title, model, some, padded and spread(padded, args.examples), args.repeats, rate)
+    if args.part in ("growth", "all"):
+        model, task, _ = classifier(6)
+        growth(task, model)
+
+
+if __name__ == "__main__":
+    main()

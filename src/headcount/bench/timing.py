@@ -1,0 +1,89 @@
+"""Time several things in turns, so that whatever else the machine does hits all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import stats as scipy_stats
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+SHORTEST = 0.05  # seconds of one measurement; faster things are run several times in a row
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Middle:
+    """A median and its 95% interval, which assumes nothing of how the values are spread."""
+
+    value: float
+    low: float
+    high: float
+
+
+def middle(values: Sequence[float] | np.ndarray) -> Middle:
+    """The median with the interval that order statistics give; of fewer than six values, all of them.
+
+    >>> middle([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    Middle(value=4.0, low=1.0, high=7.0)
+    """
+    values = np.asarray(values, float)
+    value = float(np.median(values))
+    interval = scipy_stats.quantile_test(values, q=value, p=0.5).confidence_interval(LEVEL)
+    low = values.min() if np.isnan(interval.low) else interval.low
+    high = values.max() if np.isnan(interval.high) else interval.high
+    return Middle(value, float(low), float(high))
+
+
+def interleaved(
+    runs: Sequence[Callable[[], float]], rounds: int, done: Callable[[], None] = lambda: None
+) -> np.ndarray:
+    """Seconds of each run in each round, (runs, rounds); the order turns around from round to round.
+
+    runs: each does its work once and returns the seconds that count.
+    """
+    seconds = np.empty((len(runs), rounds))
+    order = list(range(len(runs)))
+    for number in range(rounds):
+        for index in order if number % 2 == 0 else reversed(order):
+            seconds[index, number] = runs[index]()
+            done()
+    return seconds
+
+
+def repeated(work: Callable[[], object], clock: str, sync: Callable[[], None], warmup: int) -> Callable[[], float]:
+    """Warm up, then make a run that takes at least `SHORTEST` seconds and returns the seconds of one call."""
+    now = CLOCKS[clock]
+    for _ in range(max(1, warmup)):
+        sync()
+        start = time.perf_counter()
+        work()
+        sync()
+        once = time.perf_counter() - start
+    times = max(1, min(1000, round(SHORTEST / max(once, 1e-6))))
+
+    def run() -> float:
+        sync()
+        start = now()
+        for _ in range(times):
+            work()
+        sync()
+        return (now() - start) / times
+
+    return run
+
+
+@contextmanager
+def fixed_threads(threads: int | None) -> Iterator[int]:
+    """So many threads for PyTorch as long as the block lasts; says how many."""
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)

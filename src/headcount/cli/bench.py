@@ -1,0 +1,147 @@
+"""`headcount bench MODEL [PRUNED]`: does the pruned model really get faster, and how much was possible?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli.options import Setup, command
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "bench")(bench)
+
+
+def bench(
+    setup: Setup,
+    pruned: Annotated[str | None, typer.Argument(help="The model to compare: a directory, or an .onnx file.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Your data: measured at the lengths of its texts.")] = None,
+    batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,4,16,64",
+    length: Annotated[str | None, typer.Option("--length", help="Lengths in tokens, instead of --data.")] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measurements of each model, in turns.")] = 7,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens that a generator decodes.")] = 16,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads, the same for all.")] = None,
+    clock: Annotated[str, typer.Option("--clock", help="wall, or cpu on a machine that others use too.")] = "wall",
+    compile: Annotated[bool, typer.Option("--compile", help="Let torch.compile work on the models.")] = False,
+    onnx: Annotated[list[str] | None, typer.Option("--onnx", help="An export to measure beside them.")] = None,
+) -> None:
+    """Measure speed, memory and size, of one model or of two side by side.
+
+    Examples:
+
+      headcount bench ./model ./pruned --data dev.tsv
+
+      headcount bench ./model ./pruned --onnx pruned.onnx --length 32,128 --threads 1
+    """
+    from headcount.bench import benchmark
+    from headcount.cli.console import print_json, progress
+    from headcount.cli.running import run_of
+
+    batches, lengths = _numbers("--batch", batch) or [], _numbers("--length", length)
+    names = [name for name in (setup.model, pruned) if name is not None] + (onnx or [])
+    models: dict[str, Any] = {}
+    for place, name in enumerate(names):
+        label = "original" if place == 0 else "pruned" if name == pruned else Path(name).name
+        models[label] = name if name.endswith(".onnx") and place else _load(name, setup)
+    task = None
+    if data is not None and lengths is None:
+        from headcount.cli.loading import load_tokenizer
+        from headcount.surgery.load import fetch
+
+        task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), models["original"])
+    with run_of(setup, "bench", models["original"], [task] if task else [], models=names) as run:
+        with progress("measuring") as bar:
+            measured = benchmark(
+                models, batches=batches, lengths=lengths, task=task, rounds=rounds, tokens=tokens, threads=threads,
+                clock=clock, compile=compile, progress=lambda done, of: bar(done / of),
+            )  # fmt: skip
+        facts = measured.to_dict()
+        facts["signature"] |= run.directory.signature
+        result = {"model": setup.model, "pruned": pruned, **facts}
+        for label, name in zip(models, names, strict=True):
+            result["sizes"][label]["disk"] = _on_disk(name) or result["sizes"][label]["disk"]
+        run.finish(result)
+    if setup.as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _load(name: str, setup: Setup) -> Any:
+    import torch
+
+    from headcount.cli.loading import DTYPES, choose_device
+    from headcount.errors import HeadcountError, unknown
+    from headcount.surgery.load import load
+
+    place = choose_device(setup.device)
+    if setup.dtype != "auto" and setup.dtype not in DTYPES:
+        raise HeadcountError(unknown("dtype", setup.dtype, ("auto", *DTYPES)))
+    kind: Any = DTYPES.get(setup.dtype, torch.float32 if place.type == "cpu" else "auto")
+    model: Any = load(name, dtype=kind)
+    return model.to(place)
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdigit() and int(part) for part in parts):
+        raise typer.BadParameter(f"{option} takes whole numbers from 1 on, separated by commas; got {text!r}")
+    return [int(part) for part in parts]
+
+
+def _on_disk(name: str) -> int:
+    """Bytes of the weights as they lie in the model's directory."""
+    from headcount.surgery.load import fetch
+
+    return 0 if name.endswith(".onnx") else sum(file.stat().st_size for file in fetch(name).glob("*.safetensors"))
+
+
+def _print(result: dict[str, Any]) -> None:
+    from headcount.cli.console import console
+
+    for title, unit, rows in (
+        ("generator: prefill" if result["decoding"] else "forward", "examples/s", result["rows"]),
+        ("decoding", "tokens/s", result["decoding"]),
+    ):
+        if rows:
+            console.print(_table(f"{title}, {unit}", rows))
+    for name, size in result["sizes"].items():
+        facts = [f"{size['disk'] / 1e6:,.1f} MB on disk"]
+        if size["parameters"] is not None:
+            facts = [f"{size['parameters']:,} parameters", *facts, f"{size['memory'] / 1e6:,.1f} MB at the peak"]
+        console.print(f"{name}: {', '.join(facts)}")
+    compiled = ", compiled" if result["compiled"] else ""
+    console.print(
+        f"Medians of {result['rounds']} rounds in turns, 95% intervals, {result['threads']} threads, "
+        f"{result['clock']} clock{compiled}. The limit is the ratio of counted FLOPs."
+    )
+    if result["verdict"]:
+        console.print(result["verdict"], style="bold")
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    compared, cached = rows[0]["speedup"] is not None, rows[0]["cache_original"] is not None
+    named = len({row["model"] for row in rows}) > 1
+    columns = (["model"] if named else []) + ["batch", "length", "original", "ms"]
+    columns += ["pruned", "ms", "speedup", "95% interval", "limit"] if compared else []
+    for column in columns + (["cache"] if cached else []):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        cells = ([row["model"]] if named else []) + [str(row["batch"]), str(row["length"])]
+        cells += [f"{row['original']:,.1f}", f"{1e3 * row['latency_original']:,.1f}"]
+        if compared:
+            limit = "" if row["limit"] is None else f"{row['limit']:.2f}"
+            cells += [f"{row['pruned']:,.1f}", f"{1e3 * row['latency_pruned']:,.1f}", f"{row['speedup']:.2f}"]
+            cells += [f"{row['low']:.2f} to {row['high']:.2f}", limit]
+        if cached:
+            sizes = [row["cache_original"], row["cache_pruned"]]
+            cells.append(" > ".join(f"{size / 1e6:,.2f} MB" for size in sizes if size is not None))
+        table.add_row(*cells)
+    return table

@@ -1,0 +1,116 @@
+"""`headcount curve MODEL --score-data TRAIN --data DEV`: the metric as more and more heads go."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli.options import Setup, command
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "curve")(curve)
+
+
+def curve(
+    setup: Setup,
+    score_data: Annotated[str, typer.Option("--score-data", help="Data that heads are scored on.")],
+    data: Annotated[str, typer.Option("--data", help="Other data, that the pruned models are evaluated on.")],
+    score_target_data: Annotated[
+        str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
+    ] = None,
+    methods: Annotated[str, typer.Option("--methods", help="gradient,fisher,oracle,random…")] = "gradient",
+    step: Annotated[float, typer.Option("--step", help="A share of the heads (0.1), or a number of them.")] = 0.1,
+    kinds: Annotated[
+        str | None, typer.Option("--kinds", help="encoder,cross… one curve each; `each`: all kinds.")
+    ] = None,
+    keep_at_least: Annotated[int, typer.Option("--keep-at-least", min=0, help="Heads left in every site.")] = 0,
+    reestimate: Annotated[
+        bool, typer.Option("--reestimate", help="Score the heads left again after each step.")
+    ] = False,
+    allow_overlap: Annotated[bool, typer.Option("--allow-overlap", help="Allow the same rows in both data.")] = False,
+) -> None:
+    """Prune step by step, the least important heads first, and measure what is left (M19, section 4).
+
+    Examples:
+
+      headcount curve ./model --score-data train.tsv --data dev.tsv --methods gradient,oracle,random --out run
+
+      headcount curve ./translator --score-data train.en --score-target-data train.fr
+      --data val.en --target-data val.fr --kinds each
+    """
+    from headcount.anatomy import anatomy
+    from headcount.cli.console import print_json, progress
+    from headcount.cli.importance import method_options
+    from headcount.cli.running import run_of
+    from headcount.errors import HeadcountError
+    from headcount.importance import importance as score
+    from headcount.importance.methods import find_method
+    from headcount.pruning import pruning_curve
+    from headcount.pruning.schedule import counts, of_kinds
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    for name in names:
+        find_method(name)
+    if not names or len(set(names)) < len(names):
+        raise HeadcountError(f"--methods {methods}: name each method once")
+    counts(1, step)
+    model, tokenizer = setup.load_model()
+    found = anatomy(model)
+    chosen = list(found.kinds) if kinds == "each" else _names(kinds)
+    of_kinds(found, chosen)
+    scoring = setup.load_task(score_data, tokenizer, model, score_target_data)
+    task = setup.load_task(data, tokenizer, model)
+    settings: dict[str, Any] = {
+        "methods": names, "step": step, "kinds": chosen, "keep_at_least": keep_at_least, "reestimate": reestimate,
+    }  # fmt: skip
+    with run_of(setup, "curve", model, [scoring, task], **settings) as run:
+        scores = []
+        for name in names:
+            with progress(f"scoring by {name}") as bar:
+                options = method_options(name, "example", setup.seed)
+                scores.append(score(model, scoring, name, progress=bar, **options))
+        with progress("pruning") as bar:
+            curves = pruning_curve(
+                model, task, scores, step, chosen, keep_at_least=keep_at_least, reestimate=reestimate,
+                score_task=scoring, allow_overlap=allow_overlap, progress=bar,
+            )  # fmt: skip
+        result = run.finish(
+            {
+                "model": setup.model,
+                "metric": task.metric.name,
+                "n": len(task),
+                "base": curves[0].points[0].score,
+                "curves": [one.to_json() for one in curves],
+            }
+        )
+    print_json(result) if setup.as_json else _print(result, task.metric)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _print(result: dict[str, Any], metric: Any) -> None:
+    from rich.table import Table
+
+    from headcount.cli.console import console, number
+
+    table = Table(title=f"{result['model']}, {metric.name} on {result['n']} examples", title_justify="left")
+    table.add_column("heads gone", justify="right", no_wrap=True)
+    for one in result["curves"]:
+        table.add_column(f"{one['method']}{', ' + one['kind'] if one['kind'] else ''}", justify="right", no_wrap=True)
+    shares = sorted({round(point["pruned"], 9) for one in result["curves"] for point in one["points"]})
+    for share in shares:
+        cells = []
+        for one in result["curves"]:
+            point = next((p for p in one["points"] if round(p["pruned"], 9) == share), None)
+            cells.append("" if point is None else _cell(point, metric, number))
+        table.add_row(f"{share:.0%}", *cells)
+    console.print(table)
+    console.print("In brackets the 95% interval of the score.")
+
+
+def _cell(point: dict[str, Any], metric: Any, number: Any) -> str:
+    return f"{number(point['score'], metric)} [{number(point['low'], metric)} {number(point['high'], metric)}]"

@@ -1,0 +1,106 @@
+"""`headcount importance MODEL --data …`: score every head, by M19's gradient or another method."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli.options import Setup, command
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "importance")(importance)
+
+
+def importance(
+    setup: Setup,
+    data: Annotated[str, typer.Option("--data", help="Data to score heads on, such as training data.")],
+    method: Annotated[str, typer.Option("--method", help="gradient (M19 eq. 2), fisher, oracle, random…")] = "gradient",
+    per: Annotated[
+        str, typer.Option("--per", help="gradient: absolute value per example, token or batch.")
+    ] = "example",
+) -> None:
+    """Score every head: the higher, the more important (M19, section 4.1).
+
+    Examples:
+
+      headcount importance ./model --data train.tsv --limit 1000 --out run
+
+      headcount importance ./translator --data train.en --target-data train.fr --method fisher --json
+    """
+    from headcount.cli.console import print_json, progress
+    from headcount.cli.running import run_of
+    from headcount.importance import importance as score
+    from headcount.importance.methods import find_method
+
+    find_method(method)
+    options = method_options(method, per, setup.seed)
+    model, tokenizer = setup.load_model()
+    task = setup.load_task(data, tokenizer, model)
+    with run_of(setup, "importance", model, [task], method=method, options=dict(options)) as run:
+        if method == "oracle" and setup.out is not None:
+            options["run"] = run.directory
+        with progress(f"scoring by {method}") as bar:
+            scores = score(model, task, method, progress=bar, **options)
+        if setup.out is not None:
+            scores.save(run.directory.path / "scores.json")
+        result = run.finish({"model": setup.model, "metric": task.metric.name, "n": len(task), **_json(scores)})
+    print_json(result) if setup.as_json else _print(result, scores)
+
+
+def method_options(method: str, per: str, seed: int) -> dict[str, Any]:
+    """The options that a method takes, of those that the command line has."""
+    from headcount.errors import HeadcountError, unknown
+
+    if per not in ("example", "token", "batch"):
+        raise HeadcountError(unknown("per", per, ("example", "token", "batch")))
+    if per != "example" and method != "gradient":
+        raise HeadcountError(f"--per {per} is a variant of --method gradient, not of {method}")
+    options: dict[str, dict[str, Any]] = {"gradient": {"per": per}, "random": {"seed": seed}}
+    return options.get(method, {})
+
+
+def _json(scores: Any) -> dict[str, Any]:
+    low, high = scores.intervals()
+    settled = scores.convergence()
+    heads = [
+        {"head": str(head), "score": float(raw), "normalized": share, "low": float(one), "high": float(other)}
+        for (head, share), raw, one, other in zip(scores.normalized().items(), scores.raw, low, high, strict=True)
+    ]
+    return {
+        "method": scores.method,
+        "order_by": "normalized" if scores.normalize else "score",
+        "heads": heads,
+        "order": [str(head) for head in scores.order()],
+        "convergence": vars(settled),
+    }
+
+
+def _print(result: dict[str, Any], scores: Any) -> None:
+    from rich.table import Table
+
+    from headcount.cli.console import console
+
+    title = f"{result['model']}, {scores.method} on {result['n']} examples"
+    table = Table(title=title, title_justify="left")
+    for column in ("head", "score", "95% interval", "normalized"):
+        table.add_column(column, justify="left" if column == "head" else "right", no_wrap=True)
+    by_name = {row["head"]: row for row in result["heads"]}
+    for name in reversed(result["order"]):
+        row = by_name[name]
+        interval = f"{row['low']:.4g} {row['high']:.4g}"
+        table.add_row(name, f"{row['score']:.4g}", interval, f"{row['normalized']:.3f}")
+    console.print(table)
+    console.print(f"Most important first, by the {'normalized ' if scores.normalize else ''}score.")
+    settled = result["convergence"]
+    if settled["stable_at"] is not None:
+        console.print(
+            f"The order is stable: two estimates from {settled['stable_at']} examples each agree (Spearman r "
+            f"{settled['target']:g} or more)."
+        )
+    elif settled["sizes"]:
+        console.print(
+            f"The order is not stable yet: two estimates from {settled['sizes'][-1]} examples each agree with "
+            f"Spearman r {settled['agreement'][-1]:.2f}; more data would help."
+        )

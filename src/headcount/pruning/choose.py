@@ -1,0 +1,188 @@
+"""How large the cut shall be: the largest within a drop, or the first that reaches what was asked for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headcount.anatomy import anatomy
+from headcount.errors import HeadcountError
+from headcount.evaluate import evaluate
+from headcount.heads import Head
+from headcount.pruning.budget import Budget, largest_within
+from headcount.pruning.calibration import Calibration
+from headcount.pruning.compensate import compensate
+from headcount.pruning.curve import Point, make_point
+from headcount.pruning.schedule import counts, of_kinds, removable
+from headcount.pruning.search import SEARCHES, Cut, cuts
+from headcount.pruning.speed import measure_speed
+from headcount.pruning.target import Target
+from headcount.surgery import remove
+from headcount.tasks import Task
+
+Chosen = tuple[Cut, tuple[Point, ...]]
+COARSE = 0.1  # step towards a size that is given
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, the data that scores and the data that chooses, and how cuts are made."""
+
+    model: Any
+    score: Task
+    select: Task
+    method: str
+    how: str
+    kinds: Sequence[str] | None
+    keep_at_least: int
+    uniform: bool
+    step: float
+    total: int  # heads that may go
+    calibration: Calibration | None
+    progress: Callable[[float], None]
+
+    def cuts(self, numbers: Sequence[int]) -> Iterator[Cut]:
+        """Cuts of these sizes; with `uniform`, those that come closest."""
+        before = 0
+        for number, cut in zip(numbers, self._cuts(numbers), strict=True):
+            if len(cut.removed) > before:
+                yield cut
+            before = len(cut.removed)
+            self.progress(number / max(1, self.total))
+
+    def _cuts(self, numbers: Sequence[int]) -> Iterator[Cut]:
+        return cuts(
+            self.model,
+            self.score,
+            numbers,
+            method=self.method,
+            how=self.how,
+            kinds=self.kinds,
+            keep_at_least=self.keep_at_least,
+            uniform=self.uniform,
+            calibration=self.calibration,
+        )
+
+    def make(self, removed: Sequence[Head]) -> Cut:
+        """A model without these heads, compensated for."""
+        smaller = remove(self.model, removed)
+        compensate(smaller, self.model, self.score, self.how, calibration=self.calibration)
+        return Cut(tuple(removed), smaller)
+
+    def point(self, cut: Cut, base: np.ndarray) -> Point:
+        statistics = evaluate(cut.model, self.select).of()
+        return make_point(self.select.metric, base, statistics, cut.removed, self.total)
+
+
+def cut_within(job: Job, budget: Budget, base: np.ndarray) -> Chosen:
+    """The largest cut whose drop on the selection data stays within the budget.
+
+    Walks on until two cuts in a row are surely beyond it, then looks between the last good cut and the next one.
+    """
+    found: list[Cut] = []
+    points: list[Point] = []
+    for cut in job.cuts(counts(job.total, job.step)[1:]):
+        found.append(cut)
+        points.append(job.point(cut, base))
+        if len(points) > 1 and all(budget.drop(p.score) - 2 * _error(p) > budget.allowed for p in points[-2:]):
+            break
+    best = largest_within([budget.drop(p.score) for p in points], [_error(p) for p in points], budget.allowed)
+    if best is None:
+        least = min(points, key=lambda p: budget.drop(p.score))
+        raise HeadcountError(
+            f"no cut stays within {budget.points:g} points: the smallest drop found is "
+            f"{budget.in_points(budget.drop(least.score)):.2f} points, with {len(least.removed)} heads gone; "
+            "allow more, or recover with training (--recover-epochs)"
+        )
+    chosen = found[best]
+    if best + 1 < len(found) and not job.uniform and set(chosen.removed) <= set(found[best + 1].removed):
+        chosen, more = _between(job, budget, base, chosen, found[best + 1])
+        points += more
+    return chosen, tuple(sorted(points, key=lambda p: len(p.removed)))
+
+
+def _between(job: Job, budget: Budget, base: np.ndarray, good: Cut, bad: Cut) -> tuple[Cut, list[Point]]:
+    """Bisect, one head at a time, between a cut that is good and one that is not."""
+    order = [*good.removed, *(head for head in bad.removed if head not in set(good.removed))]
+    low, high, best, points = len(good.removed), len(bad.removed), good, list[Point]()
+    while high - low > 1:
+        middle = (low + high) // 2
+        cut = job.make(order[:middle])
+        points.append(job.point(cut, base))
+        if budget.drop(points[-1].score) <= budget.allowed:
+            low, best = middle, cut
+        else:
+            high = middle
+    return best, points
+
+
+def cut_to_target(job: Job, target: Target, base: np.ndarray) -> Chosen:
+    """The cut to a number of heads, or the first that saves enough parameters or time."""
+    if target.heads is not None:
+        number = target.head_count(job.total)
+        way = [n for n in counts(job.total, COARSE)[1:] if n < number] if _again(job.method) else []
+        made = deque(job.cuts([*way, number]), maxlen=1)
+        if not made:
+            raise HeadcountError(f"{number} heads are too few to take equally many from every layer")
+        return made[0], (job.point(made[0], base),)
+    _refuse_impossible(job, target)
+    found: list[Cut] = []
+    for cut in job.cuts(counts(job.total, job.step)[1:]):
+        found.append(cut)
+        if _reached(job, target, cut.model):
+            break
+    else:
+        raise HeadcountError("even the largest cut that was tried does not reach what was asked for")
+    previous = found[-2].removed if len(found) > 1 else ()
+    cut = found[-1]
+    if not job.uniform and set(previous) <= set(cut.removed):
+        order = [*previous, *(head for head in cut.removed if head not in set(previous))]
+        low, high = len(previous), len(order)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if _reached(job, target, remove(job.model, order[:middle])) else (middle, high)
+        cut = job.make(order[:high]) if high < len(order) else cut
+    return cut, (job.point(cut, base),)
+
+
+def _refuse_impossible(job: Job, target: Target) -> None:
+    """Say at once what can be had if all that may go went."""
+    found = anatomy(job.model)
+    without = remove(job.model, removable(of_kinds(found, job.kinds), job.keep_at_least, found.heads))
+    if target.params is not None and _saved(job.model, without) < target.params:
+        raise HeadcountError(
+            f"{target.params:.1%} of the parameters cannot be saved: all heads that may go hold "
+            f"{_saved(job.model, without):.1%} of them"
+        )
+    if target.speedup is not None:
+        most = measure_speed(job.model, without, job.select).speedup
+        if most < target.speedup:
+            raise HeadcountError(
+                f"{target.speedup:g} times as fast cannot be had: without any head that may go the model is "
+                f"{most:.2f} times as fast here"
+            )
+
+
+def _reached(job: Job, target: Target, smaller: Any) -> bool:
+    if target.params is not None:
+        return _saved(job.model, smaller) >= target.params
+    assert target.speedup is not None
+    return measure_speed(job.model, smaller, job.select).speedup >= target.speedup
+
+
+def _saved(model: Any, smaller: Any) -> float:
+    before, after = (sum(p.numel() for p in one.parameters()) for one in (model, smaller))
+    return 1 - after / before
+
+
+def _error(point: Point) -> float:
+    """Standard error of the change, from its 95% interval."""
+    return (point.change_high - point.change_low) / 3.92
+
+
+def _again(method: str) -> bool:
+    return method in SEARCHES and SEARCHES[method].again

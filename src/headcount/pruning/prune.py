@@ -1,0 +1,201 @@
+"""`prune`: the whole job, from a model to a smaller one that has been shown to be as good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headcount.anatomy import anatomy
+from headcount.errors import BadData, HeadcountError
+from headcount.evaluate import evaluate
+from headcount.importance.compute import refuse_one_class
+from headcount.pruning.budget import Budget
+from headcount.pruning.calibration import Calibration
+from headcount.pruning.choose import Job, cut_to_target, cut_within
+from headcount.pruning.halves import split_halves
+from headcount.pruning.overlap import refuse_overlap
+from headcount.pruning.recover import Recovery, recover
+from headcount.pruning.result import Pruned
+from headcount.pruning.schedule import of_kinds, removable
+from headcount.pruning.search import DEFAULT
+from headcount.pruning.speed import measure_speed
+from headcount.pruning.target import Target
+from headcount.signature import model_signature, versions
+from headcount.stats import noninferior, paired_bootstrap
+from headcount.tasks import Task
+
+Progress = Callable[[str, float], None]
+SCORE_EXAMPLES = 1024  # on more, an order of heads changes little
+VERDICT_POINTS = 1.0  # what the verdict asks for where no drop was given
+
+
+@dataclass(frozen=True)
+class Data:
+    """What scores, what chooses and what proves, kept apart."""
+
+    score: Task
+    select: Task
+    test: Task
+    remarks: tuple[str, ...]
+
+
+def prune(
+    model: Any,
+    score_task: Task,
+    select_task: Task,
+    test_task: Task | None = None,
+    max_drop: float | None = None,
+    *,
+    heads: float | int | None = None,
+    params: float | None = None,
+    speedup: float | None = None,
+    method: str = DEFAULT,
+    compensation: str = "refit",
+    uniform: bool = False,
+    kinds: Sequence[str] | None = None,
+    keep_at_least: int = 0,
+    step: float = 0.05,
+    recovery: Recovery | None = None,
+    recovery_directory: str | Path | None = None,
+    score_examples: int = SCORE_EXAMPLES,
+    seed: int = 0,
+    allow_overlap: bool = False,
+    progress: Progress | None = None,
+) -> Pruned:
+    """Remove as many heads as a budget allows, make up for them, and prove it on data that no choice was made on.
+
+    score_task: what heads are scored and compensated on, such as training data. select_task: what the size of the cut
+    is chosen on. test_task: what proves it; without one, half of `select_task` does.
+    max_drop: in points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and
+    loss. heads, params, speedup: instead (or besides, for the verdict alone), how far to cut.
+    method: one of `headcount.pruning.SEARCHES`. compensation: refit, mean or none.
+    uniform: the same number of heads in every layer. recovery: fine-tune afterwards.
+    progress: called with what is being done and the share done.
+    """
+    target = Target(heads, params, speedup)
+    if max_drop is None and not target.given:
+        raise HeadcountError("say how far to cut: a largest drop in points, or heads, params or speedup")
+    refuse_headless(model)
+    data = keep_apart(score_task, select_task, test_task, score_examples, seed, allow_overlap)
+    tell = progress or (lambda what, share: None)
+    tell("calibrating", 0.0)
+    job = Job(
+        model=model,
+        score=data.score,
+        select=data.select,
+        method=method,
+        how=compensation,
+        kinds=kinds,
+        keep_at_least=keep_at_least,
+        uniform=uniform,
+        step=step,
+        total=len(removable(of_kinds(anatomy(model), kinds), keep_at_least)),
+        calibration=None if compensation == "none" else Calibration(model, data.score, seed=seed),
+        progress=lambda share: tell("searching", share),
+    )
+    base = evaluate(model, data.select).of()
+    if target.given:
+        cut, path = cut_to_target(job, target, base)
+    else:
+        assert max_drop is not None
+        whole = float(data.select.metric.of_sums(base.sum(0)))
+        cut, path = cut_within(job, Budget.of(data.select.metric, max_drop, whole), base)
+    smaller: Any = cut.model
+    scores: list[float] = []
+    if recovery is not None:
+        scores = recover(
+            smaller,
+            score_task,
+            data.select,
+            recovery,
+            whole=model,
+            directory=recovery_directory,
+            progress=lambda share: tell("recovering", share),
+        )
+    tell("proving", 0.0)
+    return Pruned(
+        model=smaller,
+        removed=tuple(sorted(cut.removed)),
+        metric=data.test.metric,
+        parameters_before=_parameters(model),
+        parameters_after=_parameters(smaller),
+        speed=measure_speed(model, smaller, data.test),
+        method=method,
+        compensation=compensation,
+        path=path,
+        recovery=tuple(scores),
+        remarks=data.remarks,
+        signature={
+            "model": model_signature(model),
+            "score": data.score.signature(),
+            "select": data.select.signature(),
+            "test": data.test.signature(),
+            "target": vars(target),
+            "max_drop": max_drop,
+            "method": method,
+            "compensation": compensation,
+            "uniform": uniform,
+            "seed": seed,
+            "versions": versions(),
+        },
+        **_proof(model, smaller, data.test, max_drop),
+    )
+
+
+def keep_apart(
+    score_task: Task, select_task: Task, test_task: Task | None, score_examples: int, seed: int, allow_overlap: bool
+) -> Data:
+    """The data for each purpose; rows in common, and metrics that differ, are refused."""
+    refuse_one_class(score_task)
+    remarks = []
+    refuse_overlap(score_task.keys(), select_task, "the score data", allow_overlap)
+    if test_task is None:
+        select_task, test_task = split_halves(select_task, seed)
+        remarks.append(
+            f"There is no test data, so the data was split: {len(select_task)} examples chose, {len(test_task)} prove."
+        )
+    else:
+        refuse_overlap(score_task.keys(), test_task, "the score data", allow_overlap)
+        refuse_overlap(select_task.keys(), test_task, "the data that chooses", allow_overlap)
+    if select_task.metric.name != test_task.metric.name:
+        raise BadData(f"one metric chooses and proves, not {select_task.metric.name} and {test_task.metric.name}")
+    if len(score_task) > score_examples:
+        chosen = np.random.default_rng(seed).permutation(len(score_task))[:score_examples]
+        score_task = score_task.subset(sorted(chosen.tolist()))
+        refuse_one_class(score_task)
+        remarks.append(f"Heads were scored on {score_examples} examples, chosen at random.")
+    return Data(score_task, select_task, test_task, tuple(remarks))
+
+
+def refuse_headless(model: Any) -> None:
+    """A model that has nothing left to remove."""
+    if not anatomy(model).heads:
+        raise HeadcountError("all attention heads of this model have already been removed")
+
+
+def _proof(whole: Any, smaller: Any, test: Task, max_drop: float | None) -> dict[str, Any]:
+    """Before and after on the test data, and the verdict."""
+    metric = test.metric
+    base, after = evaluate(whole, test).of(), evaluate(smaller, test).of()
+    score = float(metric.of_sums(base.sum(0)))
+    budget = Budget.of(metric, VERDICT_POINTS if max_drop is None else max_drop, score)
+    tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=2000)
+    verdict = noninferior(base, after, metric.of_sums, budget.allowed, higher_is_better=metric.higher_is_better)
+    return {
+        "before": score,
+        "after": float(metric.of_sums(after.sum(0))),
+        "change": float(tested.change[0]),
+        "low": float(tested.low[0]),
+        "high": float(tested.high[0]),
+        "max_drop": budget.points,
+        "verdict": verdict,
+        "test_n": len(test),
+    }
+
+
+def _parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,143 @@
+"""Ways to find which heads can go: each walks from the whole model to fewer and fewer heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from headcount.anatomy import anatomy
+from headcount.errors import HeadcountError, unknown
+from headcount.heads import Head
+from headcount.importance.gradient import head_gradients
+from headcount.importance.scores import normalized
+from headcount.pruning.calibration import Calibration
+from headcount.pruning.compensate import HOW, compensate
+from headcount.pruning.interactions import choose_together
+from headcount.pruning.schedule import removable
+from headcount.pruning.uniform import uniform_units
+from headcount.surgery import remove
+from headcount.tasks import Task
+
+Picker = Callable[[np.ndarray, Sequence[Head], int, "np.ndarray"], list[int]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A way to choose heads.
+
+    pick: from signed gradients (examples, heads), the heads, a number and which may go: which ones go, by position.
+    again: estimate the gradients again, in the pruned model, after each step.
+    mended: ... in the pruned and compensated model, which is what will be used in the end.
+    """
+
+    pick: Picker
+    again: bool
+    mended: bool
+    about: str
+
+
+def by_importance(gradients: np.ndarray, heads: Sequence[Head], count: int, may: np.ndarray) -> list[int]:
+    """M19: the least E_x |g_h|, normalised per layer and kind."""
+    scores = normalized(tuple(heads), np.abs(gradients).mean(0, dtype=np.float64))
+    return _lowest(scores, count, may)
+
+
+def by_fisher(gradients: np.ndarray, heads: Sequence[Head], count: int, may: np.ndarray) -> list[int]:
+    """The least E_x g_h^2: interactions left out."""
+    return _lowest((gradients.astype(np.float64) ** 2).mean(0), count, may)
+
+
+def together(gradients: np.ndarray, heads: Sequence[Head], count: int, may: np.ndarray) -> list[int]:
+    """The set that costs least together, by Fisher interactions and swaps."""
+    return choose_together(gradients, count, may.tolist())
+
+
+SEARCHES = {
+    "michel": Search(by_importance, False, False, "M19: importance once, in one order"),
+    "reestimated": Search(by_importance, True, False, "M19's importance, estimated again after each step"),
+    "fisher": Search(by_fisher, False, False, "squared gradients once, in one order"),
+    "interactions": Search(together, True, False, "sets chosen by Fisher interactions and swaps, estimated again"),
+    "search": Search(by_importance, True, True, "importance estimated again in the compensated model"),
+    "search-fisher": Search(together, True, True, "Fisher interactions estimated again in the compensated model"),
+}
+DEFAULT = "search"
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A model with some heads gone, compensated for."""
+
+    removed: tuple[Head, ...]
+    model: nn.Module
+
+
+def cuts(
+    model: nn.Module,
+    score_task: Task,
+    numbers: Sequence[int],
+    *,
+    method: str = DEFAULT,
+    how: str = "refit",
+    kinds: Sequence[str] | None = None,
+    keep_at_least: int = 0,
+    uniform: bool = False,
+    calibration: Calibration | None = None,
+) -> Iterator[Cut]:
+    """Models with so many heads gone, one after the other; the caller stops when it has seen enough.
+
+    numbers: growing numbers of heads to remove. method: one of `SEARCHES`. how: the compensation.
+    """
+    if method not in SEARCHES:
+        raise HeadcountError(unknown("pruning method", method, SEARCHES))
+    if how not in HOW:
+        raise HeadcountError(unknown("compensation", how, HOW))
+    search = SEARCHES[method]
+    if how != "none" and calibration is None:
+        calibration = Calibration(model, score_task)
+    current, removed = model, list[Head]()
+    gradients: np.ndarray | None = None
+    order: list[Head] = []
+    for number in numbers:
+        if gradients is None or search.again:
+            gradients, order = head_gradients(current, score_task), list(anatomy(current).heads)
+        keep = [place for place, head in enumerate(order) if head not in removed]
+        heads = [order[place] for place in keep]
+        more = _choose(search, gradients[:, keep], heads, number - len(removed), model, kinds, keep_at_least, uniform)
+        removed = [*removed, *more]
+        plain = remove(model, removed)
+        mended = plain
+        if how != "none":
+            mended = remove(model, removed) if search.again and not search.mended else plain
+            compensate(mended, model, score_task, how, calibration=calibration)
+        current = mended if search.mended else plain
+        yield Cut(tuple(removed), mended)
+
+
+def _choose(
+    search: Search,
+    gradients: np.ndarray,
+    heads: list[Head],
+    count: int,
+    model: nn.Module,
+    kinds: Sequence[str] | None,
+    keep_at_least: int,
+    uniform: bool,
+) -> list[Head]:
+    may = np.array([kinds is None or head.kind in kinds for head in heads])
+    if uniform:
+        scores = normalized(tuple(heads), np.abs(gradients).mean(0, dtype=np.float64))
+        return uniform_units(anatomy(model), heads, scores, count, may)
+    if keep_at_least:
+        order = [heads[i] for i in search.pick(gradients, heads, len(heads), may)]
+        ranking = {head: place for place, head in enumerate(order)}
+        allowed = set(removable(sorted(heads, key=lambda head: ranking.get(head, len(heads))), keep_at_least, heads))
+        may = may & np.array([head in allowed for head in heads])
+    return [heads[i] for i in search.pick(gradients, heads, min(count, int(may.sum())), may)]
+
+
+def _lowest(scores: np.ndarray, count: int, may: np.ndarray) -> list[int]:
+    order = np.argsort(np.where(may, scores, np.inf), kind="stable")
+    return [int(i) for i in order[: min(count, int(may.sum()))]]

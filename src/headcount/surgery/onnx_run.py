@@ -1,0 +1,105 @@
+"""Run an exported model with onnxruntime: whole, or as a generator does, step by step with its cache."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headcount.errors import HeadcountError
+
+Arrays = dict[str, np.ndarray]
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+def require_onnx(*packages: str) -> None:
+    """Refuse, with the command that helps, where the extra `onnx` is not installed."""
+    for package in packages or PACKAGES:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise HeadcountError(f"ONNX needs {package}, which is not installed: pip install 'headcount[onnx]'") from error
+
+
+class OnnxModel:
+    """An export of `export_onnx`, opened in onnxruntime.
+
+    `file` is the name that was given to `export_onnx`; an encoder-decoder is found beside it as two files.
+    """
+
+    def __init__(self, file: str | Path, threads: int | None = None) -> None:
+        require_onnx("onnxruntime")
+        file = Path(file)
+        if file.is_file():
+            self.main, self.decoder = _session(file, threads), None
+        else:
+            encoder, decoder = (part_path(file, part) for part in ("encoder", "decoder"))
+            if not (encoder.is_file() and decoder.is_file()):
+                raise HeadcountError(f"there is no {file}, and no {encoder.name} with {decoder.name} beside it")
+            self.main, self.decoder = _session(encoder, threads), _session(decoder, threads)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it has a cache to decode with."""
+        return bool(self.empty_past(1))
+
+    def forward(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """All outputs of a model that is one graph."""
+        return _run(self.main, inputs)
+
+    def begin(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """What decoding starts from: an empty cache, and for an encoder-decoder what its encoder says."""
+        batch = len(next(iter(inputs.values())))
+        if self.decoder is None:
+            return {**inputs, **self.empty_past(batch)}
+        mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
+        return {**mask, **_run(self.main, inputs), **self.empty_past(batch)}
+
+    def step(self, state: Arrays, ids: np.ndarray) -> tuple[np.ndarray, Arrays]:
+        """The logits (B, T, vocabulary) of the next tokens, and the state after them."""
+        outputs = _run(self.decoder or self.main, {**state, "input_ids": ids})
+        present = {name.replace("present", "past"): value for name, value in outputs.items() if "present." in name}
+        state = {**state, **present}
+        if self.decoder is None:  # the mask is of all tokens so far: make room for one more
+            mask = state["attention_mask"]
+            state["attention_mask"] = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
+        return outputs["logits"], state
+
+    def empty_past(self, batch: int) -> Arrays:
+        """A cache that has seen nothing: each layer's keys and values, (B, heads, 0, head_dim)."""
+        session = self.decoder or self.main
+        shapes = {node.name: node.shape for node in session.get_inputs() if node.name.startswith("past.")}
+        return {name: np.zeros((batch, shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}
+
+
+def part_path(file: Path, part: str) -> Path:
+    """Where the encoder or the decoder of an export goes.
+
+    >>> part_path(Path("out/translator.onnx"), "encoder").as_posix()
+    'out/translator.encoder.onnx'
+    """
+    return file.with_name(f"{file.stem}.{part}{file.suffix}")
+
+
+def _session(file: Path, threads: int | None) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises errors of its own kinds
+        raise HeadcountError(f"onnxruntime cannot open {file}: {str(error).splitlines()[0]}") from error
+
+
+def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> Arrays:
+    """What the graph does not read (the exporter drops inputs that change nothing) is not handed over."""
+    taken = {node.name for node in session.get_inputs()}
+    names = [node.name for node in session.get_outputs()]
+    return dict(zip(names, session.run(names, {k: v for k, v in inputs.items() if k in taken}), strict=True))
