@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,10 @@ from headcount.errors import HeadcountError, unknown
 from headcount.surgery.load import fetch, load
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+VOCABULARIES = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+    "source.spm", "spm.model", "tekken.json",
+)  # fmt: skip
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -27,7 +32,9 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[An
 
 
 def load_tokenizer(directory: Any, name: str) -> Any:
-    """The tokenizer beside a model."""
+    """The tokenizer beside a model; transformers would make up an empty one where there is none."""
+    if not any((Path(directory) / file).is_file() for file in VOCABULARIES):
+        raise HeadcountError(f"{name} has no usable tokenizer beside it: none of {', '.join(VOCABULARIES)}")
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # tokenizers fail with errors of many kinds

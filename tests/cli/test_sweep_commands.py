@@ -1,0 +1,171 @@
+"""evaluate, ablate and compare, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from headcount import save
+from headcount.engine import read_run
+from headcount.tasks.toy import word_tokenizer
+from tiny_models import bert, gpt, marian
+
+WORDS = "a fine dull film was seen by all of us"
+
+
+def sentences(seed, size=30):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS.split(), size=rng.integers(1, 9))) for _ in range(size)]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A saved classifier with its tokenizer, and two files of labelled sentences."""
+    folder = tmp_path_factory.mktemp("classifier")
+    save(bert(), folder / "model", tokenizer=word_tokenizer(WORDS))
+    for name, seed in (("dev.tsv", 0), ("other.tsv", 1)):
+        lines = [f"{text}\t{place % 2}" for place, text in enumerate(sentences(seed))]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translator")
+    save(marian(), folder / "model", tokenizer=word_tokenizer(WORDS, "marian"))
+    (folder / "dev.en").write_text("\n".join(sentences(0, 6)) + "\n")
+    (folder / "dev.fr").write_text("\n".join(sentences(1, 6)) + "\n")
+    return folder
+
+
+def test_evaluate_prints_the_metric_and_says_what_it_guessed(headcount, classifier):
+    answer = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv")
+    assert answer.code == 0
+    assert answer.out.startswith("accuracy 0.")
+    assert "30 examples" in answer.out
+    assert "column" in answer.err
+
+
+def test_evaluate_with_heads_off_as_json(headcount, classifier):
+    answer = headcount(
+        *("evaluate", classifier / "model", "--data", classifier / "dev.tsv"),
+        *("--off", "encoder.0.1,encoder.1.2", "--json"),
+    )
+    result = json.loads(answer.out)
+    assert result["off"] == ["encoder.0.1", "encoder.1.2"]
+    assert result["change"] == pytest.approx(result["score"] - result["base"])
+    assert {"signature", "model", "metric", "n", "low", "high", "p"} <= set(result)
+
+
+def test_ablate_json_has_the_fixed_keys(headcount, classifier):
+    answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--json")
+    result = json.loads(answer.out)
+    assert {"signature", "model", "metric", "n", "base", "heads"} <= set(result)
+    assert len(result["heads"]) == 8
+    assert {"head", "score", "change", "low", "high", "p", "p_holm", "p_bh"} <= set(result["heads"][0])
+
+
+def test_ablate_table_names_the_test_and_the_correction(headcount, classifier):
+    answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--layers", "1")
+    assert answer.code == 0
+    assert "encoder.1.3" in answer.out
+    assert "encoder.0.0" not in answer.out
+    assert "exact McNemar" in answer.out
+    assert "Holm" in answer.out
+
+
+def test_all_but_one_with_and_without_selection(headcount, classifier):
+    arguments = ["ablate", classifier / "model", "--data", classifier / "dev.tsv", "--mode", "all-but-one"]
+    assert "optimistic" in headcount(*arguments).out
+    answer = headcount(*arguments, "--select-data", classifier / "other.tsv", "--json")
+    result = json.loads(answer.out)
+    assert result["chosen_apart"] is True
+    assert {"kind", "layer", "best", "change", "low", "high", "p"} <= set(result["layers"][0])
+
+
+def test_compare_reports_both_correlations(headcount, classifier):
+    arguments = [
+        "compare",
+        classifier / "model",
+        "--data",
+        classifier / "dev.tsv",
+        "--against",
+        classifier / "other.tsv",
+    ]
+    result = json.loads(headcount(*arguments, "--metric", "loss", "--json").out)
+    assert {"pearson", "spearman", "p", "heads"} <= set(result)
+    assert {"head", "change", "change_against"} <= set(result["heads"][0])
+    assert "Pearson r" in headcount(*arguments, "--metric", "loss").out
+
+
+def test_a_run_is_kept_continued_and_not_mixed_up(headcount, classifier, tmp_path):
+    arguments = ["ablate", classifier / "model", "--data", classifier / "dev.tsv", "--out", tmp_path / "run", "--json"]
+    first = json.loads(headcount(*arguments).out)
+    kept = read_run(tmp_path / "run")
+    assert kept["finished"] is True
+    assert kept["heads"] == first["heads"]
+    assert json.loads(headcount(*arguments).out) == first
+    other = headcount(*arguments, "--limit", "10")
+    assert other.code == 1
+    assert "is the run of something else" in other.err
+    assert "Traceback" not in other.err
+
+
+def test_translation_from_aligned_files(headcount, translator):
+    answer = headcount(
+        *("ablate", translator / "model", "--data", translator / "dev.en", "--target-data", translator / "dev.fr"),
+        *("--kind", "cross", "--metric", "chrf", "--resamples", "50", "--json"),
+    )
+    result = json.loads(answer.out)
+    assert result["metric"] == "chrf"
+    assert {row["head"].split(".")[0] for row in result["heads"]} == {"cross"}
+
+
+def test_a_language_model_is_guessed_from_its_class(headcount, tmp_path):
+    save(gpt(), tmp_path / "model", tokenizer=word_tokenizer(WORDS, "gpt"))
+    (tmp_path / "text.txt").write_text("\n".join(sentences(0, 8)) + "\n")
+    result = json.loads(headcount("evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--json").out)
+    assert result["metric"] == "perplexity"
+    assert result["score"] > 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--layers", "0-x"], "neither a layer nor a range"),
+        (["--layers", "7"], "there is no layer 7"),
+        (["--kind", "cross"], "unknown attention kind 'cross'"),
+        (["--mode", "eech"], "did you mean 'each'"),
+        (["--fill", "meen"], "did you mean 'mean'"),
+        (["--metric", "acuracy"], "did you mean 'accuracy'"),
+        (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--dtype", "float33"], "did you mean 'float32'"),
+        (["--text", "words"], "words"),
+        (["--task", "translation"], "does not translate"),
+        (["--select-data", "x.tsv"], "needs --mode all-but-one"),
+    ],
+)
+def test_bad_options_are_one_sentence(headcount, classifier, extra, message):
+    answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", *extra)
+    assert answer.code == 1
+    assert message in " ".join(answer.err.split())
+    assert "Traceback" not in answer.err
+
+
+def test_bad_data_names_file_and_line(headcount, classifier, tmp_path):
+    (tmp_path / "bad.tsv").write_text("a film\t1\nfine\na dull film\t0\n")
+    answer = headcount("evaluate", classifier / "model", "--data", tmp_path / "bad.tsv")
+    assert answer.code == 1
+    assert "bad.tsv, line 2" in answer.err
+    missing = headcount("evaluate", classifier / "model", "--data", tmp_path / "none.tsv")
+    assert missing.code == 1
+    assert "none.tsv" in missing.err
+
+
+def test_a_model_without_tokenizer_says_so(headcount, tmp_path, classifier):
+    save(bert(), tmp_path / "model")
+    answer = headcount("evaluate", tmp_path / "model", "--data", classifier / "dev.tsv")
+    assert answer.code == 1
+    assert "has no usable tokenizer" in answer.err
