@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import zoo
 from torch import Tensor
 
+import zoo
 from headcount.tasks import Batch
 from headcount.tasks.metrics import CLASSIFICATION
 

@@ -48,8 +48,14 @@ def test_plain_from_pretrained_loads_it(name, tmp_path):
         assert [site.original for site in anatomy(each).sites] == [site.original for site in anatomy(model).sites]
 
 
-@pytest.mark.parametrize("name", STOCK)
-@pytest.mark.parametrize("how", ["from_pretrained", "load"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, "from_pretrained") for name in ("llama", "qwen3", "phi3", "t5", "vit")),
+        ("llama", "load"),
+        ("t5", "load"),
+    ],
+)
 def test_removed_again_it_keeps_the_original_names(name, how, tmp_path):
     model = zoo.build(name)
     first = uniform_heads(name)

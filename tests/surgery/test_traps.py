@@ -125,7 +125,7 @@ def test_phi3_reads_the_number_of_heads_from_the_shared_configuration():
 @pytest.mark.parametrize("name", ["t5", "mt5"])
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_t5_hands_the_whole_position_bias_on(name, kind):
-    """The first layer's bias serves all layers: whatever it lost, the others get their own heads' share of the whole."""
+    """The first layer's bias serves all layers: whatever it lost, the others get their own heads' share."""
     check_removal(name, [*heads_of(f"{kind}.0", 0, 1), *heads_of(f"{kind}.1", 3)])
     check_removal(name, [*heads_of(f"{kind}.0", 0, 1, 2, 3), *heads_of(f"{kind}.2", 0, 2)])
     smaller = check_removal(name, [*heads_of(f"{kind}.1", 0, 1, 2, 3), *heads_of(f"{kind}.2", 0, 2)])

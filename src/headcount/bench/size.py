@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from headcount.surgery.onnx_run import part_path
 
@@ -48,15 +51,51 @@ def peak_memory(run: Callable[[], object], device: torch.device | None = None) -
         before = torch.cuda.memory_allocated(device)
         run()
         return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    held = _Held()
+    with held:
         kept = run()
     del kept
-    events: Any = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
-    held = most = 0
-    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+    return held.most
+
+
+class _Held(TorchDispatchMode):
+    """Counts the bytes of every storage that operators make, from its first tensor until its last one is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.storages: dict[int, list[int]] = {}  # bytes, and how many tensors look at them
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {_storage(tensor)._cdata for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        output = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, Tensor):
+                self._see(tensor, given)
+        return output
+
+    def _see(self, tensor: Tensor, given: set[int]) -> None:
+        storage = _storage(tensor)
+        key = storage._cdata
+        if key not in self.storages:
+            if key in given:  # it was there before
+                return
+            self.storages[key] = [storage.nbytes(), 0]
+            self.now += storage.nbytes()
+            self.most = max(self.most, self.now)
+        self.storages[key][1] += 1
+        weakref.finalize(tensor, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        entry = self.storages[key]
+        entry[1] -= 1
+        if entry[1] == 0:
+            self.now -= entry[0]
+            del self.storages[key]
+
+
+def _storage(tensor: Tensor) -> Any:
+    return tensor.untyped_storage()
 
 
 def _export_bytes(file: Path) -> int:

@@ -114,9 +114,10 @@ def _print(result: dict[str, Any]) -> None:
         if size["parameters"] is not None:
             facts = [f"{size['parameters']:,} parameters", *facts, f"{size['memory'] / 1e6:,.1f} MB at the peak"]
         console.print(f"{name}: {', '.join(facts)}")
+    threads = "one thread" if result["threads"] == 1 else f"{result['threads']} threads"
     compiled = ", compiled" if result["compiled"] else ""
     console.print(
-        f"Medians of {result['rounds']} rounds in turns, 95% intervals, {result['threads']} threads, "
+        f"Medians of {result['rounds']} rounds in turns, 95% intervals, {threads}, "
         f"{result['clock']} clock{compiled}. The limit is the ratio of counted FLOPs."
     )
     if result["verdict"]:
@@ -124,24 +125,26 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     compared, cached = rows[0]["speedup"] is not None, rows[0]["cache_original"] is not None
     named = len({row["model"] for row in rows}) > 1
-    columns = (["model"] if named else []) + ["batch", "length", "original", "ms"]
-    columns += ["pruned", "ms", "speedup", "95% interval", "limit"] if compared else []
-    for column in columns + (["cache"] if cached else []):
+    columns = (["model"] if named else []) + ["batch", "length", "original"]
+    columns += ["pruned", "speedup", "95%", "limit"] if compared else []
+    for column in [*columns, "cache, MB" if cached else "ms a batch"]:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        cells = ([row["model"]] if named else []) + [str(row["batch"]), str(row["length"])]
-        cells += [f"{row['original']:,.1f}", f"{1e3 * row['latency_original']:,.1f}"]
+        cells = ([row["model"]] if named else []) + [str(row["batch"]), str(row["length"]), f"{row['original']:,.1f}"]
         if compared:
             limit = "" if row["limit"] is None else f"{row['limit']:.2f}"
-            cells += [f"{row['pruned']:,.1f}", f"{1e3 * row['latency_pruned']:,.1f}", f"{row['speedup']:.2f}"]
-            cells += [f"{row['low']:.2f} to {row['high']:.2f}", limit]
+            cells += [f"{row['pruned']:,.1f}", f"{row['speedup']:.2f}", f"{row['low']:.2f}-{row['high']:.2f}", limit]
         if cached:
-            sizes = [row["cache_original"], row["cache_pruned"]]
-            cells.append(" > ".join(f"{size / 1e6:,.2f} MB" for size in sizes if size is not None))
+            both = [row[name] / 1e6 for name in ("cache_original", "cache_pruned") if row[name] is not None]
+            cells.append(" > ".join(f"{size:,.2f}" for size in both))
+        else:
+            both = [1e3 * row[name] for name in ("latency_original", "latency_pruned") if row[name] is not None]
+            cells.append(" > ".join(f"{latency:,.1f}" for latency in both))
         table.add_row(*cells)
     return table

@@ -26,10 +26,14 @@ def compare(
 
       headcount compare ./cola-model --data in_domain_dev.tsv --against out_of_domain_dev.tsv --metric matthews
     """
+    from pathlib import Path
+
     from headcount import ablation
-    from headcount.cli.console import print_json, progress
+    from headcount.cli.console import console, print_json, progress
     from headcount.cli.running import run_of
     from headcount.cli.tables import compare_table
+    from headcount.engine.rundir import write_whole
+    from headcount.report import scatter_svg
 
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
@@ -58,4 +62,11 @@ def compare(
                 ],
             }
         )
+        if setup.out is not None:
+            points = [(row["head"], row["change"], row["change_against"]) for row in result["heads"]]
+            caption = f"{task.metric.name}, Pearson r {together.pearson:.2f}"
+            picture = scatter_svg(points, Path(data).name, Path(against).name, caption)
+            write_whole(Path(setup.out) / "scatter.svg", picture.encode())
     print_json(result) if setup.as_json else compare_table(result, task.metric)()
+    if setup.out is not None and not setup.as_json:
+        console.print(f"The scatter is in {Path(setup.out) / 'scatter.svg'}.", soft_wrap=True)

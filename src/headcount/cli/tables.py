@@ -20,7 +20,12 @@ def each_table(result: dict[str, Any], metric: Any, alpha: float) -> Callable[[]
         for row in rows:
             marked = row["p_holm"] < alpha
             table.add_row(
-                *(row["head"], number(row["score"], metric), _signed(row["change"], metric), _interval(row, metric)),
+                *(
+                    f"{row['head']} *" if marked else row["head"],
+                    number(row["score"], metric),
+                    _signed(row["change"], metric),
+                    _interval(row, metric),
+                ),
                 *(f"{row[name]:.3g}" for name in ("p", "p_holm", "p_bh")),
                 style="bold" if marked else None,
             )
@@ -42,7 +47,11 @@ def layers_table(result: dict[str, Any], metric: Any, alpha: float) -> Callable[
         table = _table(result, "layer", "head kept", metric.name, "change", "95% interval", "p")
         for row in result["layers"]:
             table.add_row(
-                *(f"{row['kind']}.{row['layer']}", row["best"], number(row["score"], metric)),
+                *(
+                    f"{row['kind']}.{row['layer']}{' *' if row['p'] < alpha else ''}",
+                    row["best"],
+                    number(row["score"], metric),
+                ),
                 *(_signed(row["change"], metric), _interval(row, metric), f"{row['p']:.3g}"),
                 style="bold" if row["p"] < alpha else None,
             )

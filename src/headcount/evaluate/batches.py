@@ -15,7 +15,10 @@ def tokens_for(model: Any) -> int:
     """How many tokens to run at a time: on a CPU as many as keep a layer's widest activation in the cache."""
     hidden = max((site.output.weight.shape[-1] for site in anatomy(model).sites), default=1)
     budget = CACHE if next(model.parameters()).device.type == "cpu" else MEMORY
-    return max(256, budget // (4 * 4 * max(1, hidden)))  # feed-forward layers are four times as wide, in float32
+    tokens = max(256, budget // (4 * 4 * max(1, hidden)))  # feed-forward layers are four times as wide, in float32
+    head: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    vocabulary = 1 if getattr(head, "weight", None) is None else head.weight.shape[0]
+    return max(64, min(tokens, MEMORY // (4 * vocabulary)))  # the logits of a language model must fit as well
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS) -> list[list[int]]:

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from headcount.evaluate.outcomes import Mask
+from headcount.evaluate.redraft import Row, verify_guesses
 from headcount.evaluate.verification import Speaker, best_candidate
 from headcount.mask import masked
 from headcount.tasks import Batch
 
 ROWS = 512  # sentences that are continued together
 GIVEN = ("encoder_outputs", "attention_mask")
+GUESSES = 2  # times that the rest of the draft is tried before decoding step by step
 LEAVE = 8  # when an eighth of them has ended, they leave the batch
-
-
-@dataclass(frozen=True)
-class Row:
-    """One sentence under one mask, decided up to the end of `prefix`."""
-
-    mask: Mask
-    xi: Tensor  # (heads,)
-    place: int  # in the batch
-    prefix: Tensor
-    limit: int
-    encoded: Tensor  # (S, hidden)
 
 
 class Continuation:
@@ -43,32 +32,45 @@ class Continuation:
         self.near_ties = 0
 
     def finish(self, rows: list[Row]) -> Iterator[tuple[Row, Tensor]]:
-        """The whole output of every row."""
-        open_rows = []
-        for row in rows:
-            if len(row.prefix) >= row.limit or int(row.prefix[-1]) in self.ends:
-                yield row, row.prefix
-            else:
-                open_rows.append(row)
-        open_rows.sort(key=lambda row: (len(row.prefix), row.limit))
-        for start in range(0, len(open_rows), ROWS):
-            some = open_rows[start : start + ROWS]
-            yield from zip(some, self._decode(some), strict=True)
+        """The whole output of every row: first by guesses from the draft, then step by step."""
+        for way in (*[self._guess] * GUESSES, self._write):
+            yield from ((row, row.prefix) for row in rows if self._ended(row))
+            rows = [row for row in rows if not self._ended(row)]
+            able = [row for row in rows if way == self._write or len(row.guess)]
+            rows = [row for row in rows if not (way == self._write or len(row.guess))]
+            able.sort(key=lambda row: (len(row.prefix), row.limit))
+            for start in range(0, len(able), ROWS):
+                rows.extend(self._generate(able[start : start + ROWS], way))
+        yield from ((row, row.prefix) for row in rows)
 
-    def _decode(self, rows: list[Row]) -> list[Tensor]:
+    def _ended(self, row: Row) -> bool:
+        return row.done or len(row.prefix) >= row.limit or int(row.prefix[-1]) in self.ends
+
+    def _generate(self, rows: list[Row], way: Callable[..., list[Row]]) -> list[Row]:
+        """Let `generate` prepare everything for these rows, and go on in our own way."""
         places = [row.place for row in rows]
         inputs: dict[str, Any] = {name: tensor[places] for name, tensor in self.batch.inputs.items()}
         inputs["encoder_outputs"] = _encoding(torch.stack([row.encoded for row in rows]))
         many = replace(self.batch, inputs=inputs, labels=None, indices=tuple(self.batch.indices[i] for i in places))
-        written: list[Tensor] = []
+        further: list[Row] = []
 
         def loop(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
             given: dict[str, Any] = {name: kwargs[name] for name in GIVEN if name in kwargs}
-            written.extend(self._steps(rows, input_ids, logits_processor, given))
+            further.extend(way(rows, input_ids, logits_processor, given))
             return input_ids
 
         self.task.decode(Speaker(self.model, loop), many)
-        return written
+        return further
+
+    def _guess(self, rows: list[Row], start: Tensor, processors: Any, given: dict[str, Any]) -> list[Row]:
+        with masked(self.model, xi=torch.stack([row.xi for row in rows]), fill=self.fill):
+            further, ties = verify_guesses(self.model, rows, start, processors, given)
+        self.near_ties += ties
+        return further
+
+    def _write(self, rows: list[Row], start: Tensor, processors: Any, given: dict[str, Any]) -> list[Row]:
+        written = self._steps(rows, start, processors, given)
+        return [replace(row, prefix=tokens, done=True) for row, tokens in zip(rows, written, strict=True)]
 
     def _steps(self, rows: list[Row], start: Tensor, processors: Any, given: dict[str, Any]) -> list[Tensor]:
         """Step by step; `alive` are the rows still in the batch, which rows that have ended leave now and then."""

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from headcount.anatomy import Anatomy
-from headcount.evaluate.continuation import Continuation, Row
+from headcount.evaluate.continuation import Continuation
 from headcount.evaluate.outcomes import Mask
 from headcount.evaluate.recording import record
+from headcount.evaluate.redraft import Row, after_disagreement
 from headcount.evaluate.replay import Replay, mask_values
 from headcount.evaluate.verification import Verdict, Verifier
 from headcount.tasks import Batch
@@ -87,8 +88,11 @@ class Drafting:
         for at in differs.any(dim=1).nonzero()[:, 0].tolist():
             copy, place = divmod(at, size)
             end = int(first[at])
-            prefix = torch.cat([self.draft[place, :end], verdict.chosen[at, end : end + 1]])
-            yield Row(masks[copy], xi[copy], place, prefix, int(self.limits[place]), verdict.encoded[at].clone())
+            draft, chosen = self.draft[place, : self.needed[place]], verdict.chosen[at, end]
+            prefix = torch.cat([draft[:end], chosen[None]])
+            guess = after_disagreement(draft, end, chosen)
+            limit, encoded = int(self.limits[place]), verdict.encoded[at].clone()
+            yield Row(masks[copy], xi[copy], place, prefix, guess, limit, encoded)
 
 
 def end_marks(model: Any) -> Tensor:

@@ -66,8 +66,7 @@ class Verifier:
             with Substitutes() as stubs:
                 self._project_only(stubs, look, certify=not processors)
                 logits = model(decoder_input_ids=fed, use_cache=False, **given).logits[0]  # (positions, V)
-            if processors:
-                _process(processors, fed, look, logits)
+            process(processors, fed, look, logits)
             best, tied = best_candidate(logits)
             if self.hidden is None:
                 raise RuntimeError("the output projection did not run")
@@ -121,10 +120,10 @@ def best_candidate(logits: Tensor) -> tuple[Tensor, Tensor]:
     return best, top - second < TIE
 
 
-def _process(processors: list[Any], fed: Tensor, look: Tensor, logits: Tensor) -> None:
+def process(processors: list[Any], fed: Tensor, look: Tensor, logits: Tensor) -> None:
     """Apply logits processors position by position, as decoding would."""
     rows, positions = look.nonzero(as_tuple=True)
-    for position in positions.unique().tolist():
+    for position in positions.unique().tolist() if processors else ():
         here = positions == position
         before, scores = fed[rows[here], : position + 1], logits[here]
         for processor in processors:

@@ -60,8 +60,7 @@ SEARCHES = {
     "reestimated": Search(by_importance, True, False, "M19's importance, estimated again after each step"),
     "fisher": Search(by_fisher, False, False, "squared gradients once, in one order"),
     "interactions": Search(together, True, False, "sets chosen by Fisher interactions and swaps, estimated again"),
-    "search": Search(by_importance, True, True, "importance estimated again in the compensated model"),
-    "search-fisher": Search(together, True, True, "Fisher interactions estimated again in the compensated model"),
+    "search": Search(together, True, True, "Fisher interactions and swaps, estimated again in the compensated model"),
 }
 DEFAULT = "search"
 

@@ -48,7 +48,10 @@ def _trials(model: Any, given: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple
         yield f"random inputs of {batch} x {length}", random_inputs(model, batch, length, padding=side)
     for number, inputs in enumerate(given):
         device = next(model.parameters()).device
-        yield f"your inputs {number}", {name: tensor.to(device) for name, tensor in inputs.items()}
+        named = {name: tensor.to(device) for name, tensor in inputs.items()}
+        if "input_ids" in named:  # a graph has no default: without a mask, everything is read
+            named.setdefault("attention_mask", torch.ones_like(named["input_ids"]))
+        yield f"your inputs {number}", named
 
 
 @torch.no_grad()
@@ -72,7 +75,7 @@ def _generated_off(model: Any, export: OnnxModel, inputs: dict[str, Tensor]) -> 
         inputs.pop("decoder_input_ids")
     else:
         ids = inputs["input_ids"]
-        inputs["attention_mask"] = mask = torch.ones_like(ids) if mask is None else mask
+        assert mask is not None
         expected = model(**inputs, use_cache=False, **positions(model, mask, ids.shape[1])).logits
     numpy = {name: tensor.cpu().numpy() for name, tensor in inputs.items()}
     tokens = ids.cpu().numpy()

@@ -1,0 +1,63 @@
+"""Counted FLOPs, against PyTorch's counter and against the formula."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertConfig, BertModel
+
+import zoo
+from headcount import anatomy, remove
+from headcount.bench import count_flops
+
+
+def by_torch(run) -> int:
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_it_agrees_with_pytorch(name):
+    """PyTorch's counter sees products, not attention on CPUs: it is asked under eager attention, ours under both."""
+    model = zoo.build(name, attn="eager")
+    heads = anatomy(model).heads
+    pruned = remove(model, heads[1::2])
+    for each in (model, pruned):
+        batch = zoo.inputs(name, model=each)
+        expected = by_torch(lambda each=each, batch=batch: each(**batch))
+        assert expected > 0
+        for kernel in zoo.kernels(name):
+            each.set_attn_implementation(kernel)
+            counted = count_flops(lambda each=each, batch=batch: each(**batch))
+            assert counted == pytest.approx(expected, rel=0.01), kernel
+
+
+def test_it_agrees_with_the_formula():
+    hidden, inner, layers, length, batch, vocabulary = 32, 64, 2, 10, 3, 50
+    config = BertConfig(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+                        num_attention_heads=4)  # fmt: skip
+    model = BertModel(config, add_pooling_layer=False).eval()
+    ids = torch.zeros(batch, length, dtype=torch.long)
+    projections = 4 * hidden**2 + 2 * hidden * inner
+    expected = batch * layers * (2 * length * projections + 4 * length**2 * hidden)
+    assert count_flops(lambda: model(ids)) == expected
+    half = remove(model, [f"encoder.{layer}.{index}" for layer in range(layers) for index in (0, 1)])
+    attention = batch * layers * (2 * length * 4 * hidden**2 + 4 * length**2 * hidden)
+    assert count_flops(lambda: half(ids)) == expected - attention // 2
+
+
+def test_convolutions_and_inference_mode():
+    layer = torch.nn.Conv2d(3, 5, 2)
+    with torch.inference_mode():
+        assert count_flops(lambda: layer(torch.ones(2, 3, 4, 4))) == 2 * (2 * 5 * 3 * 3) * (3 * 2 * 2)
+
+
+def test_decoding_counts_the_tokens_it_writes():
+    from headcount.bench.measure import flops_of
+
+    model = zoo.build_generator("gpt2")
+    one, three = (flops_of({"a": model}, model, 8, tokens)["a"] for tokens in (1, 3))
+    assert 3 * one < three < 3.2 * one  # every token attends to one more

@@ -1,0 +1,144 @@
+"""Compensation: exact where it can be, better everywhere, and nothing but the output projections changed."""
+
+import copy
+
+import pytest
+import torch
+
+import tiny_models
+import zoo
+from headcount.anatomy import anatomy
+from headcount.errors import HeadcountError
+from headcount.pruning import compensate
+from headcount.pruning.calibration import Calibration
+from headcount.pruning.ridge import Normal, ridge_change
+from headcount.pruning.walk import Walk
+from headcount.surgery import remove
+from toy_jobs import JOBS, classification
+from zoo_tasks import ZooTask
+
+
+def distance(one, other, task):
+    batch = task.batch(range(len(task)))
+    with torch.no_grad():
+        return float((task.outputs(one, batch) - task.outputs(other, batch)).pow(2).mean())
+
+
+def third(model):
+    return [head for place, head in enumerate(anatomy(model).heads) if place % 3 == 1]
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_refit_brings_every_family_closer_to_the_whole_model(name):
+    model = ZooTask.model(name)
+    task = ZooTask(name, model, n=12)
+    plain = remove(model, third(model))
+    mended = compensate(copy.deepcopy(plain), model, task, "refit")
+    assert distance(mended, model, task) < 0.75 * distance(plain, model, task)
+    outputs = {id(parameter) for site in anatomy(mended).sites for parameter in site.output.parameters()}
+    for (name, before), after in zip(plain.named_parameters(), mended.parameters(), strict=True):
+        assert torch.equal(before, after) or id(after) in outputs, name
+
+
+def test_refit_restores_a_head_that_others_can_stand_in_for():
+    model = tiny_models.bert(pad_token_id=0)
+    attention = model.bert.encoder.layer[0].attention.self
+    with torch.no_grad():  # heads 0 and 1 of the first layer do the same
+        for projection in (attention.query, attention.key, attention.value):
+            projection.weight[4:8] = projection.weight[:4]
+            projection.bias[4:8] = projection.bias[:4]
+    task = classification(n=24)
+    smaller = remove(model, ["encoder.0.1"])
+    before = distance(smaller, model, task)
+    compensate(smaller, model, task, "refit")
+    assert before > 1e-3
+    assert distance(smaller, model, task) < 1e-3 * before
+
+
+def test_mean_is_exact_for_a_head_that_always_says_the_same():
+    model = tiny_models.bert(pad_token_id=0)
+    value = model.bert.encoder.layer[1].attention.self.value
+    with torch.no_grad():
+        value.weight[4:8] = 0
+        value.bias[4:8] = torch.tensor([0.5, -1.0, 2.0, 0.1])
+    task = classification(n=10)
+    smaller = remove(model, ["encoder.1.1"])
+    before = distance(smaller, model, task)
+    compensate(smaller, model, task, "mean")
+    assert before > 1e-4
+    assert distance(smaller, model, task) < 1e-9
+
+
+def test_mean_at_a_site_without_heads():
+    model = JOBS["classifier"][0]()
+    task = classification(n=10)
+    smaller = remove(model, [head for head in anatomy(model).heads if head.layer == 1])
+    before = smaller.bert.encoder.layer[1].attention.output.dense.bias.clone()
+    compensate(smaller, model, task, "mean")
+    assert not torch.equal(before, smaller.bert.encoder.layer[1].attention.output.dense.bias)
+
+
+def test_mean_is_refused_where_there_is_no_bias_to_add_to():
+    model = ZooTask.model("llama")
+    with pytest.raises(HeadcountError, match=r"decoder\.0 has no bias"):
+        compensate(remove(model, ["decoder.0.0"]), model, ZooTask("llama", model), "mean")
+
+
+def test_none_and_unpruned_models_stay_as_they_are():
+    model = JOBS["classifier"][0]()
+    task = classification(n=6)
+    for how, heads in (("none", ["encoder.0.1"]), ("refit", [])):
+        smaller = remove(model, heads)
+        before = copy.deepcopy(smaller.state_dict())
+        compensate(smaller, model, task, how)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in smaller.state_dict().items())
+    with pytest.raises(HeadcountError, match="did you mean 'refit'"):
+        compensate(model, model, task, "refitt")
+
+
+def test_only_tokens_that_matter_count():
+    model = JOBS["classifier"][0]()
+    task = classification(n=9)
+    seen = Calibration(model, task, tokens=10_000)
+    assert seen.order == ["encoder.0", "encoder.1"]
+    lengths = sum(task.lengths)
+    assert sum(int(used["encoder.0"].sum()) for used in seen.used) == lengths  # no padding
+    assert sum(int(used["encoder.1"].sum()) for used in seen.used) == len(task)  # only the first token is read
+
+
+@pytest.mark.parametrize("name", ["bert", "marian", "t5", "gpt2"])
+def test_walking_through_the_layers_sees_what_a_whole_pass_sees(name):
+    model = ZooTask.model(name)
+    task = ZooTask(name, model, n=4)
+    batches = [task.batch([0, 1]), task.batch([2, 3])]
+    sites = {site.name: site for site in anatomy(model).sites}
+    order = Calibration(model, task).order
+    walk = Walk(model, task, batches, [sites[one] for one in order])
+    for place in order:
+        direct = []
+        handle = sites[place].output.register_forward_pre_hook(
+            lambda module, args, direct=direct: direct.append(args[0].flatten(0, 1))
+        )
+        with torch.no_grad():
+            for batch in batches:
+                task.outputs(model, batch)
+        handle.remove()
+        for ours, theirs in zip(walk.contexts(sites[place]), direct, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_ridge_holds_back_when_rows_are_few_and_finds_the_truth_when_they_are_many():
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    errors = []
+    for rows, noise in ((2000, 0.1), (24, 5.0)):
+        folds = [Normal.empty(20, 3) for _ in range(2)]
+        for fold in folds:
+            x = torch.randn(rows, 20, generator=generator, dtype=torch.float64)
+            fold.add(x, x @ truth + noise * torch.randn(rows, 3, generator=generator, dtype=torch.float64))
+        errors.append(float((ridge_change(folds, penalised=20) - truth).norm() / truth.norm()))
+    assert errors[0] < 0.02
+    assert errors[1] <= 1.05  # hardly worse than leaving everything as it is
+    nothing = [Normal.empty(4, 2) for _ in range(2)]
+    assert ridge_change(nothing, penalised=4).abs().sum() == 0

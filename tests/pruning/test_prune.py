@@ -1,0 +1,209 @@
+"""The whole job on tiny models: budgets, targets, data kept apart, recovery, and what is refused."""
+
+import pytest
+import torch
+
+from headcount import evaluate, prune, remove
+from headcount.anatomy import anatomy
+from headcount.errors import BadData, HeadcountError, RunConflict
+from headcount.pruning import Recovery, recover
+from headcount.pruning.budget import Budget, largest_within
+from headcount.pruning.forecast import forecast
+from headcount.pruning.halves import split_halves
+from headcount.pruning.target import Target, share_or_number
+from headcount.surgery import load, save
+from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
+from toy_jobs import JOBS, classification, language, translation
+
+
+@pytest.fixture(scope="module")
+def model():
+    return JOBS["classifier"][0]()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_kind_of_model_can_be_pruned(job, tmp_path):
+    build, make = JOBS[job]
+    model, tasks = build(), [make(start, 8) for start in (0, 1, 2)]
+    pruned = prune(model, *tasks, heads=0.5)
+    total = len(anatomy(model).heads)
+    assert len(pruned.removed) == total // 2 == total - pruned.left
+    assert pruned.before == evaluate(model, tasks[2]).score()
+    again = load(save(pruned.model, tmp_path / "small"))
+    assert evaluate(again, tasks[2]).score() == pytest.approx(pruned.after)
+    assert pruned.change == pytest.approx(pruned.after - pruned.before)
+    assert pruned.low <= pruned.change <= pruned.high
+    assert pruned.parameters_after < pruned.parameters_before
+    text = pruned.report("small")
+    assert f"{total // 2} of {total} heads removed (50%)" in text
+    assert 'headcount.load("small")' in text
+    assert pruned.speed is not None
+    assert pruned.to_json()["left"] == pruned.left
+
+
+def test_the_largest_cut_within_the_budget(model):
+    tasks = [classification(start, 24) for start in (0, 1, 2)]
+    pruned = prune(model, *tasks, max_drop=5, method="michel", compensation="none")
+    base = evaluate(model, tasks[1]).score()
+    assert evaluate(remove(model, pruned.removed), tasks[1]).score() >= base - 0.05
+    assert 0 < len(pruned.removed) <= 8
+    everything = prune(model, *tasks, max_drop=100)
+    assert everything.left == 0
+
+
+def test_a_budget_that_cannot_be_met_says_what_can():
+    build, _ = JOBS["causal"]
+    tasks = [language(start, 10) for start in (0, 1, 2)]
+    with pytest.raises(
+        HeadcountError, match=r"no cut stays within 0 points: the smallest drop found is \d+\.\d+ points"
+    ):
+        prune(build(), *tasks, max_drop=0, method="michel", compensation="none")
+    with pytest.raises(HeadcountError, match="90.0% of the parameters cannot be saved"):
+        prune(build(), *tasks, params=0.9)
+    with pytest.raises(HeadcountError, match="1000 times as fast cannot be had"):
+        prune(build(), *tasks, speedup=1000)
+    with pytest.raises(HeadcountError, match="99 heads cannot go: only 8"):
+        prune(build(), *tasks, heads=99)
+
+
+def test_parameters_as_a_target(model):
+    tasks = [classification(start, 12) for start in (0, 1, 2)]
+    pruned = prune(model, *tasks, params=0.1, method="michel", compensation="none")
+    assert pruned.parameters_after <= 0.9 * pruned.parameters_before
+    one_more = remove(model, pruned.removed[:-1])
+    fewest = min(
+        sum(p.numel() for p in remove(model, [h for h in pruned.removed if h != head]).parameters())
+        for head in pruned.removed
+    )
+    assert fewest > 0.9 * pruned.parameters_before
+    assert len(anatomy(one_more).heads) == pruned.left + 1
+
+
+def test_without_test_data_one_half_chooses_and_the_other_proves(model):
+    select = classification(1, 24)
+    pruned = prune(model, classification(0, 12), select, heads=2)
+    assert pruned.test_n == 12
+    assert "12 examples chose, 12 prove" in pruned.report()
+    one, other = split_halves(select, seed=3)
+    assert sorted([*one.keys(), *other.keys()]) == sorted(select.keys())
+    assert one.keys() != split_halves(select, seed=4)[0].keys()
+
+
+def test_data_is_kept_apart(model):
+    one, other = classification(0, 12), classification(1, 12)
+    for tasks, where in (
+        ((one, one, other), "score data"),
+        ((one, other, one), "score data"),
+        ((one, other, other), "chooses"),
+    ):
+        with pytest.raises(BadData, match=f"12 of 12 evaluation examples are also in the .*{where}"):
+            prune(model, *tasks, heads=2)
+    assert prune(model, one, one, one, heads=2, allow_overlap=True).test_n == 12
+    with pytest.raises(BadData, match="not accuracy and loss"):
+        prune(model, one, other, classification(2, 12, metric="loss"), heads=2)
+
+
+def test_bad_requests(model):
+    tasks = [classification(start, 12) for start in (0, 1, 2)]
+    with pytest.raises(HeadcountError, match="say how far to cut"):
+        prune(model, *tasks)
+    with pytest.raises(HeadcountError, match="say two things at once"):
+        prune(model, *tasks, heads=2, speedup=1.2)
+    with pytest.raises(HeadcountError, match="not negative"):
+        prune(model, *tasks, max_drop=-1)
+    with pytest.raises(HeadcountError, match="already been removed"):
+        prune(remove(model, anatomy(model).heads), *tasks, heads=2)
+    one_class = tasks[0].subset([i for i, label in enumerate(tasks[0].labels) if label == 0])
+    with pytest.raises(BadData, match="have the label 0"):
+        prune(model, one_class, *tasks[1:], heads=2)
+    for bad in ({"heads": 0}, {"heads": 1.5}, {"params": 2.0}, {"speedup": 0.9}):
+        with pytest.raises(HeadcountError):
+            Target(**bad)
+    with pytest.raises(HeadcountError, match="--heads half"):
+        share_or_number("half", "heads")
+
+
+def test_budgets_in_points():
+    assert Budget.of(TRANSLATION["bleu"], 0.5, 30.0).allowed == 0.5
+    assert Budget.of(CLASSIFICATION["matthews"], 1, 0.5).allowed == pytest.approx(0.01)
+    worse_upwards = Budget.of(LANGUAGE["perplexity"], 1, 40.0)
+    assert worse_upwards.allowed == pytest.approx(0.4)
+    assert worse_upwards.drop(41.0) == pytest.approx(1.0)
+    assert worse_upwards.in_points(1.0) == pytest.approx(2.5)
+
+
+def test_a_lucky_cut_is_not_chosen():
+    drops, errors = [0.01, 0.02, 0.03, 0.003, 0.04], [0.01] * 5
+    assert largest_within(drops, errors, allowed=0.005) is None
+    assert largest_within([0.0, 0.001, 0.002, 0.003, 0.04], errors, allowed=0.005) == 3
+    assert largest_within([0.0, 0.001, 0.002, 0.003, 0.04], errors, allowed=0.005, caution=0.25) == 1
+
+
+def test_recovery_learns_keeps_the_best_and_goes_on_where_it_stopped(model, tmp_path):
+    train, dev = classification(0, 30, metric="loss"), classification(1, 20, metric="loss")
+    settings = Recovery(epochs=3, lr=3e-3, tokens=64, distill=0.5, seed=1)
+    heads = ["encoder.0.1", "encoder.1.2"]
+
+    def run(directory=None, stop_after=None):
+        smaller = remove(model, heads)
+        if stop_after is not None:
+            with pytest.raises(KeyboardInterrupt):
+                recover(smaller, train, dev, settings, whole=model, directory=directory, progress=interrupt(stop_after))
+            smaller = remove(model, heads)
+        scores = recover(smaller, train, dev, settings, whole=model, directory=directory)
+        return smaller, scores
+
+    whole, scores = run(tmp_path / "one")
+    resumed, again = run(tmp_path / "two", stop_after=0.5)
+    assert len(scores) == 4
+    assert min(scores[1:]) < scores[0]
+    assert again == scores
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    assert evaluate(whole, dev).score() == pytest.approx(min(scores))
+    with pytest.raises(RunConflict, match="recovery of something else"):
+        recover(remove(model, heads[:1]), train, dev, settings, whole=model, directory=tmp_path / "one")
+
+
+def interrupt(after):
+    def progress(share):
+        if share > after:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_recovery_within_the_job():
+    build, _ = JOBS["translator"]
+    tasks = [translation(start, 8, metric="perplexity") for start in (0, 1, 2)]
+    pruned = prune(build(), *tasks, heads=0.5, recovery=Recovery(1, lr=1e-3, distill=1.0))
+    assert len(pruned.recovery) == 2
+    assert pruned.to_json()["recovery"] == list(pruned.recovery)
+
+
+def test_recovery_settings_are_checked(model):
+    for bad in ({"epochs": 0}, {"epochs": 1, "lr": 0.0}, {"epochs": 1, "distill": 2.0}):
+        with pytest.raises(HeadcountError, match="no settings to recover with"):
+            Recovery(**bad)
+    with pytest.raises(HeadcountError, match="needs the whole model"):
+        recover(model, classification(0, 4), classification(1, 4), Recovery(1, distill=0.5))
+
+
+def test_a_loss_that_is_no_number_stops_the_recovery(model):
+    smaller = remove(model, ["encoder.0.0"])
+    with torch.no_grad():
+        smaller.classifier.bias.fill_(float("inf"))
+    task = classification(0, 4)
+    task.statistics = lambda outputs, batch: torch.ones(len(batch), 3).double()
+    with pytest.raises(HeadcountError, match="loss is not finite"):
+        recover(smaller, classification(0, 4), task, Recovery(1))
+
+
+def test_a_forecast_changes_nothing_and_names_every_step(model):
+    tasks = [classification(start, 12) for start in (0, 1, 2)]
+    plan = forecast(
+        model, *tasks, 0.5, Target(), method="search", compensation="refit", recovery=Recovery(2), seed=0, uniform=False
+    )
+    assert [step["what"].split()[0] for step in plan["steps"]] == ["score", "try", "evaluate", "recover", "prove"]
+    assert plan["seconds"] == pytest.approx(sum(step["seconds"] for step in plan["steps"]))
+    assert "a drop of at most 0.5 points" in plan["text"]
+    assert len(anatomy(model).heads) == 8

@@ -1,0 +1,106 @@
+"""Which heads go: M19's order, re-estimation, interactions, and the constraints on them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import zoo
+from headcount.anatomy import anatomy
+from headcount.errors import HeadcountError
+from headcount.importance import importance
+from headcount.importance.gradient import head_gradients
+from headcount.pruning.interactions import choose_together
+from headcount.pruning.search import SEARCHES, cuts
+from headcount.surgery import load, remove, save
+from headcount.surgery.stock import as_stock
+from toy_jobs import JOBS, classification
+from zoo_tasks import ZooTask
+
+
+@pytest.fixture(scope="module")
+def model():
+    return JOBS["classifier"][0]()
+
+
+def cost(gradients, chosen):
+    return float((gradients[:, list(chosen)].sum(1) ** 2).mean())
+
+
+def test_swaps_find_the_best_set_or_come_close():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        gradients = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 9))  # heads that do similar things
+        best = min(cost(gradients, chosen) for chosen in itertools.combinations(range(9), 4))
+        found = choose_together(gradients, 4)
+        alone = np.argsort((gradients**2).mean(0))[:4]
+        assert len(set(found)) == 4
+        assert cost(gradients, found) <= cost(gradients, alone) + 1e-9
+        assert cost(gradients, found) <= 2 * best + 0.1
+
+
+def test_heads_that_may_not_go_stay():
+    gradients = np.ones((3, 5))
+    assert choose_together(gradients, 5, [True, False, True, False, True]) == [0, 2, 4]
+
+
+def test_michel_is_one_order(model):
+    task = classification(n=12)
+    order = importance(model, task).order()
+    for cut in cuts(model, task, [2, 5], method="michel", how="none"):
+        assert sorted(cut.removed) == sorted(order[: len(cut.removed)])
+
+
+def test_reestimated_follows_the_pruned_model(model):
+    task = classification(n=12)
+    first, second = cuts(model, task, [3, 6], method="reestimated", how="none")
+    again = importance(remove(model, first.removed), task).order()
+    assert set(second.removed) == {*first.removed, *again[:3]}
+
+
+def test_search_estimates_in_the_compensated_model(model):
+    task = classification(n=24)
+    first, second = cuts(model, task, [3, 6], method="search", how="refit")
+    heads = anatomy(first.model).heads
+    again = choose_together(head_gradients(first.model, task), 3)
+    assert set(second.removed) == {*first.removed, *(heads[i] for i in again)}
+
+
+@pytest.mark.parametrize("method", SEARCHES)
+def test_every_method_reaches_every_size(model, method):
+    sizes = [len(anatomy(cut.model).heads) for cut in cuts(model, classification(n=8), [2, 4, 8], method=method)]
+    assert sizes == [6, 4, 0]
+
+
+def test_kinds_and_keep_at_least():
+    build, make = JOBS["translator"]
+    translator = build()
+    found = list(cuts(translator, make(n=4, metric="loss"), [4, 12], kinds=["cross", "decoder"], keep_at_least=1))
+    assert {head.kind for head in found[-1].removed} <= {"cross", "decoder"}
+    assert len(found[-1].removed) == 12
+    assert min(len(site.kept) for site in anatomy(found[-1].model).sites) == 1
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "vit"])
+def test_uniform_cuts_can_be_saved_as_stock_checkpoints(name, tmp_path):
+    model = ZooTask.model(name)
+    if name == "t5":
+        model = zoo.build(name, "T5ForConditionalGeneration")
+    task = ZooTask(name, model, n=3)
+    total = len(anatomy(model).heads)
+    *_, cut = cuts(model, task, [total // 2], uniform=True, how="none")
+    sites = anatomy(cut.model).sites
+    assert {len(site.kept) for site in sites} == {len(anatomy(model).sites[0].kept) // 2}
+    assert as_stock(cut.model)[1]
+    again = type(cut.model).from_pretrained(save(cut.model, tmp_path / "stock"))
+    batch = task.batch([0, 1, 2])
+    difference = (task.outputs(again.eval(), batch) - task.outputs(cut.model.eval(), batch)).abs().max()
+    assert float(difference.detach()) < 1e-5
+    assert len(anatomy(load(tmp_path / "stock")).heads) == total // 2
+
+
+def test_unknown_names_get_suggestions(model):
+    with pytest.raises(HeadcountError, match="did you mean 'michel'"):
+        next(cuts(model, classification(n=4), [1], method="michell"))
+    with pytest.raises(HeadcountError, match="unknown compensation"):
+        next(cuts(model, classification(n=4), [1], how="magic"))
