@@ -101,7 +101,9 @@ def fused(options: argparse.Namespace) -> None:
             runs = [repeated(work, options.clock, lambda: None, 3) for work in (apart, together)]
             seconds = interleaved(runs, max(options.rounds, 25))
             ratio = middle(seconds[0] / seconds[1])
-            print(f"batch {batch:2}: fused is {ratio.value:.3f} times as fast (95% {ratio.low:.3f} to {ratio.high:.3f})")
+            print(
+                f"batch {batch:2}: fused is {ratio.value:.3f} times as fast (95% {ratio.low:.3f} to {ratio.high:.3f})"
+            )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+import tiny_models
 import zoo
 from headcount import remove, save
 
@@ -76,17 +77,20 @@ def test_bad_options(headcount, directories, tmp_path):
     assert headcount("export", directories / "bert").code == 2
 
 
-def test_export_and_measure_it(headcount, directories, tmp_path):
+def test_export_and_measure_it(headcount, tmp_path):
+    model = tiny_models.bert(num_hidden_layers=1)
+    save(model, tmp_path / "whole")
+    save(remove(model, ["encoder.0.1"]), tmp_path / "pruned")
     file = tmp_path / "small.onnx"
-    answer = headcount("export", directories / "pruned", file, "--json")
+    answer = headcount("export", tmp_path / "pruned", file, "--json")
     facts = json.loads(answer.out)
     assert facts["files"] == [str(file)]
     assert file.is_file()
     assert 0 <= facts["difference"] <= 1e-4
-    again = headcount("export", directories / "pruned", file)
+    again = headcount("export", tmp_path / "pruned", file)
     assert again.code == 1
     assert again.err == f"headcount: {file} exists already; choose another file, or replace it with --overwrite\n"
-    models = ("bench", directories / "bert", directories / "pruned", "--onnx", file)
+    models = ("bench", tmp_path / "whole", tmp_path / "pruned", "--onnx", file)
     rows = json.loads(headcount(*models, *QUICK, "--json").out)["rows"]
     assert [(row["model"], row["batch"]) for row in rows] == [
         *(("pruned", 1), ("small.onnx", 1)),

@@ -50,7 +50,6 @@ def kernel_below(module: Any, own_name: str) -> Callable[..., Any]:
     return namespace["ALL_ATTENTION_FUNCTIONS"].get_interface(name, namespace["eager_attention_forward"])
 
 
-@cache
 def _namespace(cls: type) -> dict[str, Any]:
     """What the module that defines an attention class calls by name."""
     return next(

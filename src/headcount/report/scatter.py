@@ -30,7 +30,8 @@ def scatter_svg(
 
     zero_x, zero_y = place(0.0, 0.0)
     dots = "".join(
-        f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4"><title>{escape(name)}: {x:+.{digits}f}, {y:+.{digits}f}</title></circle>'
+        f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4">'
+        f"<title>{escape(name)}: {x:+.{digits}f}, {y:+.{digits}f}</title></circle>"
         for name, x, y in points
         for cx, cy in [place(x, y)]
     )
@@ -48,7 +49,8 @@ def scatter_svg(
         f'<text x="{MARGIN}" y="{end + 18}">{low_x:+.{digits}f}</text>'
         f'<text x="{end}" y="{end + 18}" text-anchor="end">{high_x:+.{digits}f}</text>'
         f'<text x="{MARGIN - 4}" y="{end}" text-anchor="end" font-size="10">{low_y:+.{digits}f}</text>'
-        f'<text x="{MARGIN - 4}" y="{MARGIN + 8}" text-anchor="end" font-size="10">{high_y:+.{digits}f}</text></g></svg>\n'
+        f'<text x="{MARGIN - 4}" y="{MARGIN + 8}" text-anchor="end" font-size="10">{high_y:+.{digits}f}</text>'
+        "</g></svg>\n"
     )
 
 

@@ -53,9 +53,7 @@ def start_token(config: Any) -> int:
     return 0
 
 
-def _texts(
-    config: Any, batch: int, length: int, padding: str | None, generator: torch.Generator
-) -> dict[str, Tensor]:
+def _texts(config: Any, batch: int, length: int, padding: str | None, generator: torch.Generator) -> dict[str, Tensor]:
     ids = _tokens(config, (batch, length), generator)  # (B, T)
     mask = torch.ones_like(ids)
     pad, end = getattr(config, "pad_token_id", None), getattr(config, "eos_token_id", None)

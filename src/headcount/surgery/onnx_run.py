@@ -21,7 +21,9 @@ def require_onnx(*packages: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise HeadcountError(f"ONNX needs {package}, which is not installed: pip install 'headcount[onnx]'") from error
+            raise HeadcountError(
+                f"ONNX needs {package}, which is not installed: pip install 'headcount[onnx]'"
+            ) from error
 
 
 class OnnxModel:
