@@ -55,10 +55,10 @@ def test_a_budget_that_cannot_be_met_says_what_can():
     build, _ = JOBS["causal"]
     tasks = [language(start, 10) for start in (0, 1, 2)]
     with pytest.raises(
-        HeadcountError, match=r"no cut stays within 0 points: the smallest drop found is \d+\.\d+ points"
+        HeadcountError, match=r"no cut stays within 0 points: the smallest drop found is -?\d+\.\d+ points"
     ):
         prune(build(), *tasks, max_drop=0, method="michel", compensation="none")
-    with pytest.raises(HeadcountError, match="90.0% of the parameters cannot be saved"):
+    with pytest.raises(HeadcountError, match=r"90\.0% of the parameters cannot be saved"):
         prune(build(), *tasks, params=0.9)
     with pytest.raises(HeadcountError, match="1000 times as fast cannot be had"):
         prune(build(), *tasks, speedup=1000)
@@ -136,7 +136,7 @@ def test_a_lucky_cut_is_not_chosen():
     drops, errors = [0.01, 0.02, 0.03, 0.003, 0.04], [0.01] * 5
     assert largest_within(drops, errors, allowed=0.005) is None
     assert largest_within([0.0, 0.001, 0.002, 0.003, 0.04], errors, allowed=0.005) == 3
-    assert largest_within([0.0, 0.001, 0.002, 0.003, 0.04], errors, allowed=0.005, caution=0.25) == 1
+    assert largest_within([0.0, 0.001, 0.002, 0.003, 0.04], errors, allowed=0.005, caution=0.25) == 2
 
 
 def test_recovery_learns_keeps_the_best_and_goes_on_where_it_stopped(model, tmp_path):

@@ -27,16 +27,17 @@ def cost(gradients, chosen):
     return float((gradients[:, list(chosen)].sum(1) ** 2).mean())
 
 
-def test_swaps_find_the_best_set_or_come_close():
+def test_swaps_come_close_to_the_best_set():
     rng = np.random.default_rng(0)
+    ratios = []
     for _ in range(20):
         gradients = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 9))  # heads that do similar things
-        best = min(cost(gradients, chosen) for chosen in itertools.combinations(range(9), 4))
+        every = [cost(gradients, chosen) for chosen in itertools.combinations(range(9), 4)]
         found = choose_together(gradients, 4)
-        alone = np.argsort((gradients**2).mean(0))[:4]
         assert len(set(found)) == 4
-        assert cost(gradients, found) <= cost(gradients, alone) + 1e-9
-        assert cost(gradients, found) <= 2 * best + 0.1
+        assert cost(gradients, found) <= cost(gradients, np.argsort((gradients**2).mean(0))[:4]) + 1e-9
+        ratios.append((cost(gradients, found) - min(every)) / (np.mean(every) - min(every)))
+    assert np.mean(ratios) < 0.1  # 0 is the best set, 1 a random one
 
 
 def test_heads_that_may_not_go_stay():

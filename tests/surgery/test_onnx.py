@@ -124,7 +124,7 @@ def test_weights_in_a_file_of_their_own(bert, exported, monkeypatch, tmp_path):
     assert np.allclose(found, bert(ids).logits.detach().numpy(), atol=1e-4)
     monkeypatch.setattr(exporter, "ONE_FILE", 1000)
     assert exporter._apart(bert, None) is True
-    with pytest.raises(HeadcountError, match="one ONNX file holds at most .* beside it"):
+    with pytest.raises(HeadcountError, match=r"one ONNX file holds at most .* beside it"):
         export_onnx(bert, tmp_path / "a.onnx", external_data=False)
     assert list(tmp_path.iterdir()) == []
 
@@ -157,7 +157,9 @@ def test_an_export_that_differs_is_refused(bert, tmp_path, monkeypatch):
         other.classifier.bias += 0.001
     graphs = exporter.graphs
     monkeypatch.setattr(exporter, "graphs", lambda model: graphs(other))
-    with pytest.raises(HeadcountError, match="not exported: the export and the model differ by 0.001 on random inputs"):
+    with pytest.raises(
+        HeadcountError, match=r"not exported: the export and the model differ by 0.001 on random inputs"
+    ):
         export_onnx(bert, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -179,7 +181,7 @@ def test_your_inputs_are_compared_too(bert, exported, monkeypatch):
 
     monkeypatch.setattr(type(bert), "forward", differs)
     assert check_parity(bert, exported.file) <= 1e-4
-    with pytest.raises(HeadcountError, match="differ by .* on your inputs 0"):
+    with pytest.raises(HeadcountError, match=r"differ by .* on your inputs 0"):
         check_parity(bert, exported.file, [yours])
 
 
@@ -190,7 +192,7 @@ def test_an_operator_that_onnx_lacks_is_named(tmp_path):
 
     model = tiny_models.bert(num_hidden_layers=1)
     model.bert.encoder.layer[0].intermediate.intermediate_act_fn = Bessel()
-    with pytest.raises(UnsupportedModel, match="ONNX has no operator for prims.bessel_j0"):
+    with pytest.raises(UnsupportedModel, match=r"ONNX has no operator for prims.bessel_j0"):
         export_onnx(model, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -207,8 +209,8 @@ def test_other_things_that_are_refused(bert, tmp_path):
         export_onnx(torch.nn.Linear(2, 2), tmp_path / "a.onnx")
     with pytest.raises(HeadcountError, match="the model is in bfloat16; load it in float32"):
         export_onnx(tiny_models.bert().bfloat16(), tmp_path / "a.onnx")
-    with pytest.raises(HeadcountError, match="there is no .*none.onnx, and no none.encoder.onnx"):
+    with pytest.raises(HeadcountError, match=r"there is no .*none.onnx, and no none.encoder.onnx"):
         OnnxModel(tmp_path / "none.onnx")
     (tmp_path / "broken.onnx").write_text("no graph")
-    with pytest.raises(HeadcountError, match="onnxruntime cannot open .*broken.onnx"):
+    with pytest.raises(HeadcountError, match=r"onnxruntime cannot open .*broken.onnx"):
         OnnxModel(tmp_path / "broken.onnx")

@@ -46,7 +46,7 @@ def kernel_below(module: Any, own_name: str) -> Callable[..., Any]:
     while isinstance(config, ConfigView) and config._replaced.get("_attn_implementation") != own_name:
         config = config._base
     name = getattr(config, "_base", config)._attn_implementation
-    namespace = _namespace(type(module))
+    namespace = _namespace(module.__class__)
     return namespace["ALL_ATTENTION_FUNCTIONS"].get_interface(name, namespace["eager_attention_forward"])
 
 

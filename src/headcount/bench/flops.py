@@ -22,7 +22,7 @@ def count_flops(run: Callable[[], Any]) -> int:
     >>> count_flops(lambda: layer(torch.ones(10, 8)))  # 10 rows, 8 x 4 multiply-adds each
     640
 
-    Counted as operators are called, so that every kernel is seen: PyTorch's own counter does not know attention on CPUs.
+    Counted as operators are called, so that every kernel is seen; PyTorch's own counter passes over attention on CPUs.
     """
     counter = _Counter()
     with torch.no_grad(), counter:

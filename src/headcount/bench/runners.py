@@ -61,8 +61,9 @@ class TorchRunner:
     def cache_bytes(self, state: State) -> int:
         """Bytes of the keys and values that the state holds."""
         cache = state[0]
-        parts = [getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
-        layers = [layer for part in (parts if parts[0] is not None else [cache]) for layer in part.layers]
+        both = hasattr(cache, "self_attention_cache")
+        parts = [cache.self_attention_cache, cache.cross_attention_cache] if both else [cache]
+        layers = [layer for part in parts for layer in part.layers]
         tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

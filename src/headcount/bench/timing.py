@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ def middle(values: Sequence[float] | np.ndarray) -> Middle:
     """
     values = np.asarray(values, float)
     value = float(np.median(values))
-    interval = scipy_stats.quantile_test(values, q=value, p=0.5).confidence_interval(LEVEL)
+    interval: Any = scipy_stats.quantile_test(values, q=value, p=0.5).confidence_interval(LEVEL)
     low = values.min() if np.isnan(interval.low) else interval.low
     high = values.max() if np.isnan(interval.high) else interval.high
     return Middle(value, float(low), float(high))

@@ -53,7 +53,9 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def _finding(row: Row) -> str:
-    assert row.speedup is not None and row.low is not None and row.high is not None
+    assert row.speedup is not None
+    assert row.low is not None
+    assert row.high is not None
     gain, limit = row.speedup - 1, "" if row.limit is None else f" (limit {row.limit - 1:.0%})"
     if row.low > 1 and gain >= SMALL:
         return f"faster by {gain:.0%}{limit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -150,19 +151,26 @@ def _run(
     """Prune, save the model inside the run directory, and write down what happened."""
     from headcount.cli.console import progress
     from headcount.cli.running import run_of
+    from headcount.errors import HeadcountError
     from headcount.surgery import save
     from headcount.surgery.stock import as_stock
 
     scoring, select, proving = tasks
+    new = not out.exists()
     settings = {**ways, "recovery": vars(ways["recovery"]) if ways["recovery"] else None, "max_drop": max_drop}
     settings.pop("seed")
     with run_of(setup, "prune", model, [task for task in tasks if task], target=vars(target), **settings) as run:
-        with progress("pruning") as bar:
-            pruned = do_prune(
-                model, scoring, select, proving, max_drop, **vars(target), **ways,
-                recovery_directory=out / "recovery" if ways["recovery"] else None,
-                progress=lambda what, share: bar(share),
-            )  # fmt: skip
+        try:
+            with progress("pruning") as bar:
+                pruned = do_prune(
+                    model, scoring, select, proving, max_drop, **vars(target), **ways,
+                    recovery_directory=out / "recovery" if ways["recovery"] else None,
+                    progress=lambda what, share: bar(share) if share else None,
+                )  # fmt: skip
+        except HeadcountError:
+            if new:  # what was asked for cannot be done: leave the place free for another try
+                shutil.rmtree(out)
+            raise
         stock = as_stock(pruned.model)[1] != {}
         path = save(pruned.model, out / "model", tokenizer=tokenizer)
         report = pruned.report(path.as_posix())

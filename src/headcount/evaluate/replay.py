@@ -18,7 +18,6 @@ from headcount.evaluate.outcomes import Mask
 from headcount.evaluate.reading import Reading
 from headcount.evaluate.recording import Recording, head_parts
 from headcount.evaluate.substitute import Substitutes, hidden_of, with_hidden
-from headcount.mask import masked
 
 
 class Replay:
@@ -32,7 +31,7 @@ class Replay:
         reading: Reading | None = None,
         fill: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.model, self.found, self.seen, self.reading = model, found, seen, reading
+        self.found, self.seen, self.reading = found, seen, reading
         self.fill = fill or {}
         self.stack_of = {
             layer: stack for stack in model.modules() if isinstance(stack, nn.ModuleList) for layer in stack
@@ -42,7 +41,7 @@ class Replay:
     def run(self, start: AttentionSite, xi: Tensor, call: Callable[[], Any]) -> Any:
         """Do `call`, which runs the model on the batch stacked len(xi) times, with each copy under its mask.
 
-        `start` is the first site at which any of the masks differs from 1; `xi` is (M, heads) in anatomy order.
+        `start` is the only site at which the masks differ from 1; `xi` is (M, heads) in anatomy order.
         """
         copies, layer, last = len(xi), start.block, self.seen.layers[-1]
         single = self.reading if self.reading is not None and self.reading.allows(start) else None
@@ -64,11 +63,6 @@ class Replay:
             if start.kind != "encoder":
                 for module, output in self.seen.keys_values.items():
                     stubs.put(module, _answering(output, copies))
-            later = self._later(start, xi)
-            if later is not None:
-                stubs.enter_context(
-                    masked(self.model, xi=later.repeat_interleave(self.seen.size, dim=0), fill=self.fill)
-                )
             return call()
 
     def _skip_below(self, stubs: Substitutes, layer: nn.Module, copies: int) -> None:
@@ -115,13 +109,6 @@ class Replay:
         change = xi[:, first : first + len(site.kept)].to(whole) - 1  # (M, heads)
         flat = torch.addmm(whole.reshape(1, -1), change, parts.flatten(1))  # (M, B * T * hidden)
         return flat.view(len(xi) * whole.shape[0], *whole.shape[1:])
-
-    def _later(self, start: AttentionSite, xi: Tensor) -> Tensor | None:
-        """The masks without their part at `start`, or None if they have no other: (M, heads)"""
-        first = self.found.index(start.heads[0])
-        rest = xi.clone()
-        rest[:, first : first + len(start.kept)] = 1
-        return rest if bool((rest != 1).any()) else None
 
 
 def mask_values(found: Anatomy, masks: Sequence[Mask], device: torch.device) -> Tensor:

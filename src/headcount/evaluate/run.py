@@ -68,12 +68,12 @@ def evaluate(
     model.eval()
     try:
         sweep = _Sweep(model, task, found, plan, fill, tokens, stacked or tokens, progress)
-        by_mask = sweep.run(whole=frozenset() in asked or bool(plan.replayed))
+        values = sweep.run(asked)
     finally:
         model.train(training)
     return Outcomes(
         masks=asked,
-        values=np.stack([by_mask[mask] for mask in asked]),
+        values=values,
         metric=task.metric,
         signature={"model": model_signature(model), "task": task.signature(), "versions": versions()},
         near_ties=sweep.near_ties,
@@ -98,11 +98,15 @@ class _Sweep:
         self.fill, self.stacked, self.progress = fill, stacked, progress
         self.batches = batches_by_length(task.lengths, tokens)
         self.device = next(model.parameters()).device
-        self.values: dict[Mask, np.ndarray] = {}
+        self.values: np.ndarray | None = None  # (distinct masks, N, S)
+        self.rows: dict[Mask, int] = {}
         self.near_ties = 0
         self.done, self.work = 0.0, 0.0
 
-    def run(self, whole: bool) -> dict[Mask, np.ndarray]:
+    def run(self, asked: Sequence[Mask]) -> np.ndarray:
+        """The statistics of every mask asked for: (M, N, S)"""
+        self.rows = {mask: row for row, mask in enumerate(dict.fromkeys(asked))}
+        whole = frozenset() in self.rows or bool(self.plan.replayed)
         replays = sum(map(len, self.plan.replayed.values()))
         self.work = len(self.batches) * (whole + replays + len(self.plan.plain) + len(self.plan.pruned))
         if whole or self.plan.plain:
@@ -113,7 +117,8 @@ class _Sweep:
             for indices in self.batches:
                 batch = self.task.batch(indices).to(self.device)
                 self._store(mask, batch, evaluate_plainly(smaller, self.task, batch, frozenset()))
-        return self.values
+        assert self.values is not None
+        return self.values if len(self.rows) == len(asked) else self.values[[self.rows[mask] for mask in asked]]
 
     @torch.no_grad()
     def _batch(self, batch: Batch, whole: bool) -> None:
@@ -157,9 +162,10 @@ class _Sweep:
             self.near_ties += int((best[:, 0] - best[:, 1] < TIE).sum())
 
     def _store(self, mask: Mask, batch: Batch, statistics: Tensor) -> None:
-        if mask not in self.values:
-            self.values[mask] = np.zeros((len(self.task), statistics.shape[1]))
-        self.values[mask][list(batch.indices)] = statistics.numpy()
+        if self.values is None:
+            self.values = np.zeros((len(self.rows), len(self.task), statistics.shape[1]))
+        if mask in self.rows:
+            self.values[self.rows[mask], list(batch.indices)] = statistics.numpy()
         self.done += 1
         if self.progress is not None:
             self.progress(min(1.0, self.done / self.work))

@@ -58,7 +58,7 @@ def importance(
         "model": model_signature(model),
         "task": task.signature(),
         "method": method,
-        "options": options,
+        "options": {name: value for name, value in options.items() if name != "run"},
         "versions": versions(),
     }
     keys = tuple(task.keys()) if chosen.reads_data else ()

@@ -16,11 +16,13 @@ class Budget:
     """A drop in points, in the metric's own unit and direction.
 
     points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and loss.
-    allowed: the same as an amount of this metric (positive). base: the unpruned model's score.
+    allowed: the same as an amount of this metric, positive. point: one point as such an amount.
+    base: the unpruned model's score.
     """
 
     points: float
     allowed: float
+    point: float
     base: float
     higher_is_better: bool
 
@@ -36,8 +38,8 @@ class Budget:
         """
         if not points >= 0:
             raise HeadcountError(f"the largest drop is in points and not negative; got {points:g}")
-        allowed = points * metric.points * (abs(base) if metric.relative else 1.0)
-        return cls(points, allowed, base, metric.higher_is_better)
+        point = metric.points * (abs(base) if metric.relative and base else 1.0)
+        return cls(points, points * point, point, base, metric.higher_is_better)
 
     def drop(self, score: float) -> float:
         """How much worse than the base a score is, positive for worse."""
@@ -45,7 +47,7 @@ class Budget:
 
     def in_points(self, drop: float) -> float:
         """An amount of the metric as points."""
-        return drop if self.allowed == 0 or not self.points else drop / (self.allowed / self.points)
+        return drop / self.point
 
 
 def largest_within(drops: Sequence[float], errors: Sequence[float], allowed: float, caution: float = 0.0) -> int | None:
@@ -62,9 +64,18 @@ def largest_within(drops: Sequence[float], errors: Sequence[float], allowed: flo
 
     drops, errors: measured drops of growing cuts and their standard errors. caution: standard errors to stay away.
     """
+    good = believable(drops, errors) + caution * np.asarray(errors, float) <= allowed + 1e-12
+    return int(np.flatnonzero(good)[-1]) if good.any() else None
+
+
+def believable(drops: Sequence[float], errors: Sequence[float]) -> np.ndarray:
+    """Drops that are not smaller than what the cuts around them say.
+
+    >>> believable([0.0, 0.3, 0.1, 0.4], [0.1] * 4).round(2).tolist()
+    [0.0, 0.3, 0.2, 0.4]
+    """
     from sklearn.isotonic import IsotonicRegression  # slow to import
 
     measured, spread = np.asarray(drops, float), np.maximum(np.asarray(errors, float), 1e-9)
     rising = IsotonicRegression().fit_transform(np.arange(len(measured)), measured, sample_weight=spread**-2.0)
-    good = (np.maximum(rising, measured) + caution * spread) <= allowed + 1e-12
-    return int(np.flatnonzero(good)[-1]) if good.any() else None
+    return np.maximum(rising, measured)

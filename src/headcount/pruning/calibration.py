@@ -15,7 +15,8 @@ from headcount.evaluate.batches import TOKENS, batches_by_length
 from headcount.pruning.walk import Walk
 from headcount.tasks import Batch, Task
 
-CALIBRATION_TOKENS = 10_000  # a few hundred sentences; more text changes little
+CALIBRATION_TOKENS = 10_000  # a few hundred sentences
+MEMORY = 4 * 2**30  # bytes of recorded outputs; the text is cut short to stay within it
 
 
 class Calibration:
@@ -29,7 +30,11 @@ class Calibration:
 
     def __init__(self, whole: nn.Module, task: Task, *, tokens: int = CALIBRATION_TOKENS, seed: int = 0) -> None:
         self.task, self.device = task, next(whole.parameters()).device
-        self.batches = _sample(task, tokens, seed)
+        sites = anatomy(whole).sites
+        width = max(
+            (site.output.weight.numel() // (len(site.kept) * site.head_dim) for site in sites if site.kept), default=1
+        )
+        self.batches = _sample(task, min(tokens, MEMORY // (4 * width * max(1, len(sites)))), seed)
         self.order: list[str] = []
         self.targets: list[dict[str, Tensor]] = []  # per batch, site: (n, d)
         self.used: list[dict[str, Tensor]] = []  # per batch, site: (calls * B * T,) whether the token matters

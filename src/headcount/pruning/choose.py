@@ -13,7 +13,7 @@ from headcount.anatomy import anatomy
 from headcount.errors import HeadcountError
 from headcount.evaluate import evaluate
 from headcount.heads import Head
-from headcount.pruning.budget import Budget, largest_within
+from headcount.pruning.budget import Budget, believable, largest_within
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensate import compensate
 from headcount.pruning.curve import Point, make_point
@@ -90,12 +90,14 @@ def cut_within(job: Job, budget: Budget, base: np.ndarray) -> Chosen:
         points.append(job.point(cut, base))
         if len(points) > 1 and all(budget.drop(p.score) - 2 * _error(p) > budget.allowed for p in points[-2:]):
             break
-    best = largest_within([budget.drop(p.score) for p in points], [_error(p) for p in points], budget.allowed)
+    drops, errors = [budget.drop(p.score) for p in points], [_error(p) for p in points]
+    best = largest_within(drops, errors, budget.allowed)
     if best is None:
-        least = min(points, key=lambda p: budget.drop(p.score))
+        likely = believable(drops, errors)
+        least = int(likely.argmin())
         raise HeadcountError(
             f"no cut stays within {budget.points:g} points: the smallest drop found is "
-            f"{budget.in_points(budget.drop(least.score)):.2f} points, with {len(least.removed)} heads gone; "
+            f"{budget.in_points(float(likely[least])):.2f} points, with {len(points[least].removed)} heads gone; "
             "allow more, or recover with training (--recover-epochs)"
         )
     chosen = found[best]

@@ -55,4 +55,5 @@ def _swap(
             break
         chosen[inside[one]], chosen[outside[other]] = False, True
         together += fisher[outside[other]] - fisher[inside[one]]
-    return [int(i) for i in np.flatnonzero(chosen)]
+    inside = np.flatnonzero(chosen)
+    return [int(i) for i in inside[np.argsort(single[inside], kind="stable")]]

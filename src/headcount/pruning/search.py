@@ -16,7 +16,6 @@ from headcount.importance.scores import normalized
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensate import HOW, compensate
 from headcount.pruning.interactions import choose_together
-from headcount.pruning.schedule import removable
 from headcount.pruning.uniform import uniform_units
 from headcount.surgery import remove
 from headcount.tasks import Task
@@ -130,11 +129,18 @@ def _choose(
         scores = normalized(tuple(heads), np.abs(gradients).mean(0, dtype=np.float64))
         return uniform_units(anatomy(model), heads, scores, count, may)
     if keep_at_least:
-        order = [heads[i] for i in search.pick(gradients, heads, len(heads), may)]
-        ranking = {head: place for place, head in enumerate(order)}
-        allowed = set(removable(sorted(heads, key=lambda head: ranking.get(head, len(heads))), keep_at_least, heads))
-        may = may & np.array([head in allowed for head in heads])
+        may = may & ~_protected(heads, np.abs(gradients).mean(0), keep_at_least)
     return [heads[i] for i in search.pick(gradients, heads, min(count, int(may.sum())), may)]
+
+
+def _protected(heads: list[Head], scores: np.ndarray, keep: int) -> np.ndarray:
+    """(heads,) the `keep` most important heads of every site."""
+    best: dict[str, list[int]] = {}
+    for place in np.argsort(-scores, kind="stable"):
+        best.setdefault(heads[place].site, []).append(int(place))
+    chosen = np.zeros(len(heads), bool)
+    chosen[[place for places in best.values() for place in places[:keep]]] = True
+    return chosen
 
 
 def _lowest(scores: np.ndarray, count: int, may: np.ndarray) -> list[int]:

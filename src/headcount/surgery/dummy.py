@@ -21,8 +21,8 @@ def random_inputs(model: Any, batch: int, length: int, *, padding: str | None = 
     {'input_ids': (2, 7), 'attention_mask': (2, 7)}
 
     `length` counts tokens; images and sounds have the size that the configuration says. `padding`: "left" or "right"
-    pads all texts but the first, None leaves all of them at full length. A text ends with the end mark, which classifiers
-    of some families look for. An encoder-decoder that does not make its own gets decoder inputs of the same length.
+    pads all texts but the first, None leaves all of them at full length. A text ends with the end mark, for which
+    classifiers of some families look. An encoder-decoder that does not make its own gets decoder inputs as long.
     """
     generator = torch.Generator().manual_seed(seed)
     config, taken = model.config, inspect.signature(model.forward).parameters
@@ -30,8 +30,8 @@ def random_inputs(model: Any, batch: int, length: int, *, padding: str | None = 
     if "pixel_values" in taken:
         vision = getattr(config, "vision_config", config)
         height, width = _sides(vision.image_size)
-        shape = (batch, getattr(vision, "num_channels", 3), height, width)
-        inputs["pixel_values"] = torch.randn(shape, generator=generator)
+        image = (batch, getattr(vision, "num_channels", 3), height, width)
+        inputs["pixel_values"] = torch.randn(image, generator=generator)
     if "input_features" in taken:
         shape = (batch, config.num_mel_bins, 2 * config.max_source_positions)
         inputs["input_features"] = torch.randn(shape, generator=generator)

@@ -152,9 +152,11 @@ class _CachedDecoder(nn.Module):
             cross += [named.get(f"cross.{layer}.{part}", nothing) for part in ("key", "value")]
         cache = EncoderDecoderCache(_filled(past), _filled(cross))
         cache.is_updated = dict.fromkeys(range(len(past) // 2), True)
-        length = self.source_length if mask is None else mask.shape[1]
-        unread = past[0].new_zeros(batch, length, self.model.config.hidden_size)  # its keys and values are in the cache
-        source = {"encoder_outputs": BaseModelOutput(last_hidden_state=unread)}
+        length: Any = self.source_length if mask is None else mask.shape[1]
+        unread: Any = past[0].new_zeros(
+            batch, length, self.model.config.hidden_size
+        )  # its keys and values are in the cache
+        source: dict[str, Any] = {"encoder_outputs": BaseModelOutput(last_hidden_state=unread)}
         source |= {} if mask is None else {"attention_mask": mask}
         output = self.model(decoder_input_ids=ids, past_key_values=cache, use_cache=True, **source)
         return output.logits, *_named("present", cache.self_attention_cache).values()
