@@ -47,7 +47,7 @@ ROWS = {
     "M19 + refit": ("michel", "refit"),
     "re-estimated": ("reestimated", "none"),
     "Fisher": ("fisher", "none"),
-    "default, no compensation": ("search", "none"),
+    "default without compensation": ("search", "none"),
     DEFAULT: ("search", "refit"),
 }
 JOBS = [
@@ -65,6 +65,7 @@ JOBS = [
 
 def main() -> None:
     options = arguments()
+    options.rows = {row: ROWS[row] for row in (options.rows.split(",") if options.rows else ROWS)}
     torch.set_num_threads(options.threads)
     jobs = json.loads(Path(options.jobs).read_text()) if options.jobs else JOBS
     if options.cost:
@@ -73,10 +74,18 @@ def main() -> None:
         return
     results = [run(job, options) for job in jobs]
     print_table(results)
-    print_pooled(results)
-    print_promises(results, options.splits)
+    if results[0]["versus"]:
+        print_pooled(results)
+    if DEFAULT in options.rows:
+        print_promises(results, options.splits)
+    if options.statistics:
+        arrays = {f"{one['name']}/{share:g}": values for one in results for share, values in one["path"].items()}
+        np.savez_compressed(options.statistics, **arrays)
     if options.json:
-        saved = [{key: value for key, value in one.items() if key not in ("statistics", "path")} for one in results]
+        saved = [
+            {key: value for key, value in one.items() if key not in ("statistics", "path", "whole", "metric")}
+            for one in results
+        ]
         Path(options.json).write_text(json.dumps(saved, indent=2, default=float))
 
 
@@ -106,7 +115,7 @@ def run(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     calibration = Calibration(model, score, seed=options.seed)
     result: dict[str, Any] = {"name": job["name"], "metric": data.metric, "n": len(data), "statistics": {}, "path": {}}
     result["base"], result["rows"] = float(data.metric.of_sums(base.sum(0))), {}
-    for row, (method, how) in ROWS.items():
+    for row, (method, how) in options.rows.items():
         started = time.process_time()
         measured: dict[float, np.ndarray] = {}
         for count, smaller in _models(model, score, method, how, tenths, calibration, options.seed):
@@ -122,7 +131,7 @@ def run(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
         print(f"# {job['name']}, {row}: {result['rows'][row]} ({time.process_time() - started:.0f} s)", flush=True)
     result["whole"] = base
     result["path"][0.0] = base
-    result["versus"] = versus(result)
+    result["versus"] = versus(result) if {DEFAULT, MICHEL} <= set(result["rows"]) else {}
     return result
 
 
@@ -200,7 +209,7 @@ def print_table(results: list[dict[str, Any]]) -> None:
     print(f"\n| | {' | '.join(head)} |\n|-|{'-|' * len(head)}")
     whole = [_score(one["base"], one) if share == SHARES[0] else "" for one in results for share in SHARES]
     print(f"| unpruned | {' | '.join(whole)} |")
-    for row in ROWS:
+    for row in results[0]["rows"]:
         cells = [_score(one["rows"][row][share], one) for one in results for share in SHARES]
         print(f"| {row} | {' | '.join(cells)} |")
 
@@ -255,12 +264,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", help="JSON file; paths in it are relative to the shared directory")
     parser.add_argument("--score", type=int, default=1024, help="examples that heads are scored on")
     parser.add_argument("--limit", type=int, help="only so many examples to evaluate on")
+    parser.add_argument("--rows", help="only these rows of the table, with commas between them")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", help="file for the results")
+    parser.add_argument("--statistics", help="npz file for the default's statistics of every example")
     return parser.parse_args()
 
 

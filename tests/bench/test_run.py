@@ -181,6 +181,8 @@ def test_bad_models():
     ):
         with pytest.raises(HeadcountError, match=message):
             benchmark(models)
+    with pytest.raises(HeadcountError, match=r"original does not run on random inputs .* no padding token"):
+        benchmark(tiny_models.gpt_classifier(), batches=[2], lengths=[4])
     with pytest.raises(HeadcountError, match=r"length 16; it reads 1 to 12 \(4 are decoded\) tokens"):
         benchmark(tiny_models.gpt(), lengths=[16], tokens=4)
 

@@ -37,7 +37,7 @@ def headcount(monkeypatch, capsys):
     return call
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def directories(tmp_path_factory):
     """Saved models to look at and to cut."""
     root = tmp_path_factory.mktemp("models")

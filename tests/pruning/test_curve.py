@@ -8,7 +8,7 @@ from headcount.anatomy import anatomy
 from headcount.errors import BadData, HeadcountError
 from headcount.heads import Head
 from headcount.importance import Scores
-from headcount.pruning.schedule import counts, removable, uniform_rounds
+from headcount.pruning.schedule import counts, removable
 from toy_jobs import JOBS, classification, language, translation
 
 
@@ -107,4 +107,3 @@ def test_schedule():
     order = [Head("encoder", 0, i) for i in range(3)] + [Head("encoder", 1, 0)]
     assert removable(order, 1) == order[:2]
     assert removable(order[:1], 1, present=order) == order[:1]
-    assert [len(heads) for heads in uniform_rounds(order)] == [2]

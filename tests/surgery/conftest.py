@@ -17,7 +17,7 @@ def quiet():
     logging.enable_progress_bar()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tokenizer():
     """The zoo's token numbers as words: `w4` to `w60`."""
     special = {"<s>": zoo.BOS, "<pad>": zoo.PAD, "<unk>": 2, "</s>": zoo.EOS}

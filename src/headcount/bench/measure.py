@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from headcount.bench.flops import count_flops
 from headcount.bench.runners import Inputs, Runner, TorchRunner, decoding
 from headcount.bench.timing import CLOCKS, interleaved, middle, repeated
 from headcount.bench.verdict import Row
+from headcount.errors import HeadcountError
 from headcount.surgery.dummy import random_inputs
 
 Tick = Callable[[], None]
@@ -20,10 +22,15 @@ def forward_rows(
     runners: dict[str, Runner], inputs: Inputs, rounds: int, clock: str, warmup: int, flops: dict[str, int], tick: Tick
 ) -> list[Row]:
     """Examples per second of a forward pass, or of a generator's prefill."""
-    runs = [
-        repeated(lambda runner=runner: once(runner, inputs), clock, runner.sync, warmup)  # type: ignore[misc]
-        for runner in runners.values()
-    ]
+    runs = []
+    for name, runner in runners.items():
+        work = partial(once, runner, inputs)
+        try:
+            runs.append(repeated(work, clock, runner.sync, warmup))
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            sizes = ", ".join(f"{key} {list(value.shape)}" for key, value in inputs.items())
+            raise HeadcountError(f"{name} does not run on random inputs ({sizes}): {reason}") from error
     return _rows(list(runners), interleaved(runs, rounds, tick), inputs, flops)
 
 

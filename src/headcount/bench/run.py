@@ -101,12 +101,14 @@ def benchmark(
 
     with fixed_threads(threads) as fixed, _evaluating(named):
         runners = {name: runner_of(model, fixed, compile) for name, model in named.items()}
+        generate = all(runner.generates for runner in runners.values())
+        flops = {length: flops_of(named, first, length) for length in lengths}
+        decoding = {length: flops_of(named, first, length, tokens) for length in lengths if generate}
         for batch, length in places:
             inputs = random_inputs(first, batch, length)
-            rows += forward_rows(runners, inputs, rounds, clock, warmup, flops_of(named, first, length), tick)
-            if all(runner.generates for runner in runners.values()):
-                flops = flops_of(named, first, length, tokens)
-                decoded += decoding_rows(runners, inputs, rounds, clock, tokens, flops, tick)
+            rows += forward_rows(runners, inputs, rounds, clock, warmup, flops[length], tick)
+            if generate:
+                decoded += decoding_rows(runners, inputs, rounds, clock, tokens, decoding[length], tick)
         largest = random_inputs(first, max(batches), max(lengths))
         sizes = {
             name: size_of(model, lambda model=model: once(TorchRunner(model), largest))  # type: ignore[misc]

@@ -41,10 +41,10 @@ def main() -> None:
     except HeadcountError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        _fail("stopped; what was finished is kept in --out, and the same command goes on from there")
+        _fail("stopped; a command with --out keeps what is finished and goes on from there")
     except SystemExit as stop:
         if stop.code == 130:  # typer's answer to a keyboard interrupt
-            _fail("stopped; what was finished is kept in --out, and the same command goes on from there")
+            _fail("stopped; a command with --out keeps what is finished and goes on from there")
         raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -116,8 +116,9 @@ def _print(result: dict[str, Any]) -> None:
         console.print(f"{name}: {', '.join(facts)}")
     threads = "one thread" if result["threads"] == 1 else f"{result['threads']} threads"
     compiled = ", compiled" if result["compiled"] else ""
+    spread = "95% intervals" if result["rounds"] >= 6 else "all values between (six rounds give 95% intervals)"
     console.print(
-        f"Medians of {result['rounds']} rounds in turns, 95% intervals, {threads}, "
+        f"Medians of {result['rounds']} rounds in turns, {spread}, {threads}, "
         f"{result['clock']} clock{compiled}. The limit is the ratio of counted FLOPs."
     )
     if result["verdict"]:
@@ -128,11 +129,11 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     compared, cached = rows[0]["speedup"] is not None, rows[0]["cache_original"] is not None
     named = len({row["model"] for row in rows}) > 1
     columns = (["model"] if named else []) + ["batch", "length", "original"]
-    columns += ["pruned", "speedup", "95%", "limit"] if compared else []
+    columns += ["pruned", "speedup", "interval", "limit"] if compared else []
     for column in [*columns, "cache, MB" if cached else "ms a batch"]:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:

@@ -47,20 +47,6 @@ def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[H
     return chosen
 
 
-def uniform_rounds(order: Sequence[Head]) -> list[list[Head]]:
-    """The order cut into rounds in which every site loses its least important head: equal numbers everywhere.
-
-    >>> order = [Head("encoder", 0, 1), Head("encoder", 0, 0), Head("encoder", 1, 0), Head("encoder", 1, 1)]
-    >>> [[str(head) for head in heads] for heads in uniform_rounds(order)]
-    [['encoder.0.1', 'encoder.1.0'], ['encoder.0.0', 'encoder.1.1']]
-    """
-    by_site: dict[str, list[Head]] = {}
-    for head in order:
-        by_site.setdefault(head.site, []).append(head)
-    fewest = min(map(len, by_site.values()), default=0)
-    return [[heads[place] for heads in by_site.values()] for place in range(fewest)]
-
-
 def of_kinds(found: Anatomy, kinds: Sequence[str] | None) -> list[Head]:
     """The model's heads of these kinds; a kind that it lacks is refused."""
     for kind in kinds or ():

@@ -101,9 +101,8 @@ def cuts(
     for number in numbers:
         if gradients is None or search.again:
             gradients, order = head_gradients(current, score_task), list(anatomy(current).heads)
-        keep = [place for place, head in enumerate(order) if head not in removed]
-        heads = [order[place] for place in keep]
-        more = _choose(search, gradients[:, keep], heads, number - len(removed), model, kinds, keep_at_least, uniform)
+        may = np.array([head not in removed and (kinds is None or head.kind in kinds) for head in order])
+        more = _choose(search, gradients, order, number - len(removed), may, model, keep_at_least, uniform)
         removed = [*removed, *more]
         plain = remove(model, removed)
         mended = plain
@@ -119,12 +118,12 @@ def _choose(
     gradients: np.ndarray,
     heads: list[Head],
     count: int,
+    may: np.ndarray,
     model: nn.Module,
-    kinds: Sequence[str] | None,
     keep_at_least: int,
     uniform: bool,
 ) -> list[Head]:
-    may = np.array([kinds is None or head.kind in kinds for head in heads])
+    """`count` more heads to remove; all heads that were scored are given, so that an order stays the same order."""
     if uniform:
         scores = normalized(tuple(heads), np.abs(gradients).mean(0, dtype=np.float64))
         return uniform_units(anatomy(model), heads, scores, count, may)

@@ -56,7 +56,8 @@ def measure_speed(whole: nn.Module, pruned: nn.Module, task: Task, *, rounds: in
 
 def seconds_per_token(task: Task, work: Callable[[Any], Any], device: torch.device, tokens: int = 1024) -> float:
     """About how long some work takes per token of a task, from one batch of it."""
-    indices = batches_by_length(task.lengths, tokens)[len(batches_by_length(task.lengths, tokens)) // 2]
+    batches = batches_by_length(task.lengths, tokens)
+    indices = batches[len(batches) // 2]
     batch = task.batch(indices).to(device)
     work(batch)
     started = time.perf_counter()

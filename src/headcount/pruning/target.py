@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headcount.errors import HeadcountError
@@ -61,12 +60,3 @@ def share_or_number(text: str | None, name: str) -> float | int | None:
         return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise HeadcountError(f"--{name} {text}: write a share such as 50%, or a number") from None
-
-
-def first_reaching(values: Sequence[float], wanted: float) -> int | None:
-    """The first position whose value reaches what is wanted.
-
-    >>> first_reaching([1.0, 1.1, 1.3], 1.2)
-    2
-    """
-    return next((place for place, value in enumerate(values) if value >= wanted), None)

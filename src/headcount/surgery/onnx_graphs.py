@@ -74,7 +74,7 @@ def _translator(model: Any) -> dict[str, Graph]:
     full = [site.layer for site in anatomy(model).sites if site.kind == "cross" and site.kept]
     sizes = {name: _text_sizes(name, tensor, "source") for name, tensor in source.items()}
     cross = _named("cross", cache.cross_attention_cache, full)
-    encoder = Graph(_Encoder(model, list(source), full), source, sizes, list(cross))
+    encoder = Graph(_Encoder(model, list(source), full), source, sizes, list(cross) or ["last_hidden_state"])
     past = _named("past", cache.self_attention_cache)
     mask = {name: tensor for name, tensor in source.items() if name == "attention_mask"}
     inputs = {"input_ids": ids[:, 4:], **mask, **cross, **past}
@@ -130,7 +130,9 @@ class _Encoder(nn.Module):
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         first = tensors[0]
         start = torch.full((first.shape[0], 1), start_token(self.model.config), device=first.device)
-        self.model(**named, decoder_input_ids=start, past_key_values=cache, use_cache=True)
+        output = self.model(**named, decoder_input_ids=start, past_key_values=cache, use_cache=True)
+        if not self.full:  # nobody reads it, but a graph must say something
+            return (output.encoder_last_hidden_state,)
         return tuple(_named("cross", cache.cross_attention_cache, self.full).values())
 
 
