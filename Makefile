@@ -16,7 +16,8 @@ help:  ## print what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY)  ## set up, then inspect, mask and remove heads of a small model
-	$(BIN)/python -m headcount.demo
+	$(BIN)/headcount demo
+	$(BIN)/headcount inspect demo-run/smaller
 
 test: check  ## set up, then lint, types, all tests and doctests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
