@@ -17,8 +17,6 @@ from headcount.pruning.speed import seconds_per_token
 from headcount.pruning.target import Target
 from headcount.tasks import Task
 
-DECODING = 12.0  # a token that is generated, in forward passes over a token: measured on a small translator
-
 
 def forecast(
     model: Any,
@@ -48,10 +46,9 @@ def forecast(
     if target.heads is not None:
         goal = target.head_count(total)
         numbers = [*(n for n in numbers if n < goal and search.again), goal]
-    forward, backward = _costs(model, data.score)
+    forward, backward, judging = _costs(model, data.score, data.select)
     tokens = {name: sum(task.lengths) for name, task in vars(data).items() if name != "remarks"}
     calibration = min(CALIBRATION_TOKENS, tokens["score"]) if compensation == "refit" else 0
-    each = DECODING if data.select.generates else 1.0
     evaluations = len(numbers) if target.heads is None else 1
     steps = [
         (f"score {len(found.heads)} heads on {len(data.score)} examples", backward * tokens["score"]),
@@ -59,12 +56,12 @@ def forecast(
             f"try up to {len(numbers)} cuts ({method}, compensation {compensation})",
             (len(numbers) - 1) * backward * tokens["score"] * search.again + len(numbers) * 2 * forward * calibration,
         ),
-        (f"evaluate them on {len(data.select)} examples", evaluations * each * forward * tokens["select"]),
+        (f"evaluate them on {len(data.select)} examples", evaluations * judging * tokens["select"]),
     ]
     if recovery is not None:
         trained = recovery.epochs * sum(score_task.lengths)
         steps.append((f"recover for {recovery.epochs} epochs on {len(score_task)} examples", 1.5 * backward * trained))
-    steps.append((f"prove it on {len(data.test)} examples", 2 * each * forward * tokens["test"]))
+    steps.append((f"prove it on {len(data.test)} examples", 2 * judging * tokens["test"]))
     seconds = sum(time for _, time in steps)
     if target.given:
         goal_text = ", ".join(f"{name} {value:g}" for name, value in vars(target).items() if value is not None)
@@ -80,17 +77,21 @@ def forecast(
     }
 
 
-def _costs(model: Any, task: Task) -> tuple[float, float]:
-    """Seconds per token of a forward pass, and of one with the gradients of all heads."""
+def _costs(model: Any, score: Task, select: Task) -> tuple[float, float, float]:
+    """Seconds per token: of a forward pass, of one with the gradients of all heads, and of an evaluation."""
     device = next(model.parameters()).device
 
     def forward(batch: Any) -> None:
         with torch.inference_mode():
-            task.outputs(model.eval(), batch)
+            score.outputs(model.eval(), batch)
 
-    plain = seconds_per_token(task, forward, device)
-    scoring = seconds_per_token(task, lambda batch: head_gradients(model, task.subset(batch.indices)), device)
-    return plain, scoring
+    def judge(batch: Any) -> None:
+        with torch.inference_mode():
+            select.decode(model.eval(), batch)
+
+    plain = seconds_per_token(score, forward, device)
+    scoring = seconds_per_token(score, lambda batch: head_gradients(model, score.subset(batch.indices)), device)
+    return plain, scoring, seconds_per_token(select, judge, device) if select.generates else plain
 
 
 def _duration(seconds: float) -> str:
