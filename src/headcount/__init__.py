@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from headcount.mask import masked as masked
     from headcount.pruning import Curve as Curve
     from headcount.pruning import Pruned as Pruned
-    from headcount.pruning.prune import prune as prune
     from headcount.pruning import pruning_curve as pruning_curve
+    from headcount.pruning.prune import prune as prune
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove
     from headcount.surgery import save as save
