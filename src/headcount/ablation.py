@@ -223,7 +223,10 @@ def chosen_sites(found: Anatomy, kinds: Iterable[str] | None, layers: Iterable[i
     for layer in layers or ():
         if all(site.layer != layer for site in wanted):
             raise HeadcountError(f"there is no layer {layer}; layers are {sorted({site.layer for site in wanted})}")
-    return [site for site in wanted if layers is None or site.layer in set(layers)]
+    chosen = [site for site in wanted if layers is None or site.layer in set(layers)]
+    if not any(site.kept for site in chosen):
+        raise HeadcountError("no heads are chosen; name kinds and layers that have some")
+    return chosen
 
 
 def _goodness(outcomes: Outcomes, mask: Mask) -> float:

@@ -62,7 +62,7 @@ def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
         return xi
     if xi is not None and not isinstance(xi, Mapping):
         raise HeadcountError(f"xi is a {type(xi).__name__}; expected {{head: value}} or a tensor")
-    given: dict[Head, Any] = dict.fromkeys(found.check(off or ()), 0.0)
+    given: dict[Head, Any] = dict.fromkeys(found.check(() if off is None else off), 0.0)
     if xi is not None:
         given = dict(zip(found.check(xi), xi.values(), strict=True))
     tensors = [value for value in given.values() if isinstance(value, Tensor)]

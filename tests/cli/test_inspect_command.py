@@ -12,6 +12,7 @@ import sys
 import pytest
 
 import zoo
+from headcount import load
 from oracle import parameters, places, weight_of
 
 KEYS = {"kind", "layer", "heads", "head_dim", "kv_heads", "parameters"}
@@ -153,3 +154,9 @@ def test_a_model_without_known_attention(headcount, tmp_path):
     assert answer.code == 1
     assert answer.out == ""
     assert "headcount does not know the attention of ResNetModel: it saw no attention module" in answer.err
+
+
+def test_shared_embeddings_count_once(headcount, directories):
+    answer = headcount("inspect", directories / "t5", "--json")
+    model = load(directories / "t5")
+    assert json.loads(answer.out)["parameters"] == sum(weight.numel() for weight in model.parameters())

@@ -169,3 +169,34 @@ def test_a_model_without_tokenizer_says_so(headcount, tmp_path, classifier):
     answer = headcount("evaluate", tmp_path / "model", "--data", classifier / "dev.tsv")
     assert answer.code == 1
     assert "has no usable tokenizer" in answer.err
+
+
+@pytest.mark.parametrize("extra", [["--layers", "1-0"], ["--layers", ""], ["--kind", ""]])
+def test_an_empty_choice_of_heads_is_refused(headcount, classifier, extra):
+    answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", *extra)
+    assert answer.code == 1
+    assert "no heads are chosen" in answer.err
+
+
+def test_a_refused_run_directory_is_left_as_it_was(headcount, classifier, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    answer = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--out", tmp_path)
+    assert answer.code == 1
+    assert "'precious'" in answer.err
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_labels_that_are_names_need_to_be_the_models(headcount, classifier, tmp_path):
+    (tmp_path / "names.tsv").write_text("a film\tfresh\na dull film\trotten\n")
+    answer = headcount("evaluate", classifier / "model", "--data", tmp_path / "names.tsv")
+    assert answer.code == 1
+    assert "which is which is unknown" in answer.err
+
+
+def test_a_directory_as_data_and_too_short_a_length_are_refused(headcount, classifier):
+    directory = headcount("evaluate", classifier / "model", "--data", classifier)
+    assert directory.code == 1
+    assert "is a directory; name one file in it" in directory.err
+    short = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--max-length", "1")
+    assert short.code == 1
+    assert "leaves no room for text" in short.err

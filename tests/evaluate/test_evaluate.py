@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zoo
-from headcount import Classification, LanguageModeling, anatomy, evaluate
+from headcount import Classification, LanguageModeling, anatomy, evaluate, masked
 from headcount.errors import HeadcountError
 from headcount.evaluate.batches import batches_by_length
 from headcount.tasks.toy import word_tokenizer
@@ -114,3 +114,19 @@ def test_batches_hold_everything_once_within_the_budget(lengths, tokens):
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(1, *(lengths[index] for index in batch)) <= tokens
+
+
+def test_evaluate_inside_a_mask_measures_the_masked_model():
+    model, task = bert(), classification("loss")
+    masks = [(), ["encoder.0.0"], ["encoder.1.2"]]
+    with masked(model, off=["encoder.0.1", "encoder.1.0"]):
+        fast, plain = evaluate(model, task, masks), evaluate(model, task, masks, fast=False)
+    both = evaluate(model, task, [["encoder.0.1", "encoder.1.0", "encoder.0.0"]])
+    assert np.abs(fast.values - plain.values).max() < 1e-5
+    assert np.abs(fast.values[1] - both.values[0]).max() < 1e-5
+
+
+@pytest.mark.parametrize("masks", [[], "encoder.0.0", [0]])
+def test_masks_that_are_no_masks_are_refused(masks):
+    with pytest.raises(HeadcountError, match=r"masks is a list|no list of heads"):
+        evaluate(bert(), classification(), masks)

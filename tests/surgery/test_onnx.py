@@ -36,9 +36,9 @@ def pruned(model, seed=0):
 
 
 def run(file, inputs):
-    session = onnxruntime.InferenceSession(str(file))
-    names = [node.name for node in session.get_outputs()]
-    return dict(zip(names, session.run(names, {name: x.numpy() for name, x in inputs.items()}), strict=True))
+    graph = onnxruntime.InferenceSession(str(file))
+    names = [node.name for node in graph.get_outputs()]
+    return dict(zip(names, graph.run(names, {name: x.numpy() for name, x in inputs.items()}), strict=True))
 
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS])

@@ -102,7 +102,6 @@ def test_a_decoder_without_a_pad_token_reads_the_last_real_token(gpt_tokenizer):
         ([1.0, 0.0, 1.0], None, [1, 0, 1]),
         ([True, False, True], None, [1, 0, 1]),
         (["pos", "neg", "pos"], {"NEGATIVE": 0, "POS": 1, "neg": 0}, [1, 0, 1]),
-        (["pos", "neg", "pos"], {"LABEL_0": 0, "LABEL_1": 1}, [1, 0, 1]),
         (["LABEL_1", "LABEL_0", "LABEL_1"], {"LABEL_0": 0, "LABEL_1": 1}, [1, 0, 1]),
         (["1", "5", "1"], {"1": 0, "5": 1}, [0, 1, 0]),
         ([1, 0, 1], {"entailment": 0, "contradiction": 1}, [1, 0, 1]),
@@ -126,6 +125,7 @@ def test_named_classes_of_a_data_set_are_matched_by_name():
     [
         (["neg", "pos"], {"bad": 0, "good": 1}, "example 0, column 'label': label 'neg' is none .*bad = 0, good = 1"),
         ([0, 2], {"LABEL_0": 0, "LABEL_1": 1}, "example 1, column 'label': label '2' is none .*0 to 1"),
+        (["neg", "pos"], {"LABEL_0": 0, "LABEL_1": 1}, "names .neg, pos.*LABEL_0, LABEL_1.*which is which is unknown"),
         ([0, -1], None, "example 1, column 'label': label '-1'"),
         ([0, None], None, "example 1, column 'label': there is no label"),
         ([0, ""], None, "example 1, column 'label': there is no label"),

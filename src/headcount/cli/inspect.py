@@ -42,6 +42,7 @@ def describe(name: str, length: int) -> dict[str, Any]:
     directory = fetch(name, ("config.json",))
     config = read_config(directory)
     model = build_empty(config, model_class(config, directory))
+    model.tie_weights()  # shared embeddings count once
     found = anatomy(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     sites = [_site(site, length) for site in found.sites]

@@ -53,6 +53,10 @@ def prune(
     keep_at_least: Annotated[
         int, typer.Option("--keep-at-least", rich_help_panel=WAY, min=0, help="Heads left in every site.")
     ] = 0,
+    caution: Annotated[
+        float,
+        typer.Option("--caution", rich_help_panel=SIZE, min=0.0, help="Standard errors to stay within --max-drop."),
+    ] = 0.0,
     recover_epochs: Annotated[
         int, typer.Option("--recover-epochs", rich_help_panel=AFTER, min=0, help="Fine-tune on --score-data.")
     ] = 0,
@@ -107,7 +111,7 @@ def prune(
     ways: dict[str, Any] = {
         "method": method, "compensation": compensate, "uniform": uniform, "keep_at_least": keep_at_least,
         "kinds": None if kinds is None else [kind.strip() for kind in kinds.split(",")], "recovery": recovery,
-        "seed": setup.seed, "allow_overlap": allow_overlap,
+        "seed": setup.seed, "allow_overlap": allow_overlap, "caution": caution,
     }  # fmt: skip
     if dry_run:
         plan = forecast(model, scoring, select, proving, max_drop, target, **ways)

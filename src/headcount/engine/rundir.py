@@ -35,6 +35,12 @@ class RunDirectory:
     @contextmanager
     def open(self) -> Iterator[RunDirectory]:
         """Use the directory, alone, as long as the block lasts."""
+        if not str(self.path) or self.path == Path():
+            raise RunConflict("a run needs a directory of its own; name one with --out")
+        if self.path.is_dir() and not (self.path / RUN).exists():
+            strangers = [entry.name for entry in self.path.iterdir() if entry.name not in (RUN, SHARDS, LOCK)]
+            if strangers:
+                raise RunConflict(f"{self.path} holds {strangers[0]!r} and is no run directory; choose another --out")
         try:
             (self.path / SHARDS).mkdir(parents=True, exist_ok=True)
             lock = (self.path / LOCK).open("a")
@@ -53,9 +59,6 @@ class RunDirectory:
     def _check(self) -> None:
         known = read_run(self.path)
         if known is None:
-            strangers = [entry.name for entry in self.path.iterdir() if entry.name not in (RUN, SHARDS, LOCK)]
-            if strangers:
-                raise RunConflict(f"{self.path} holds {strangers[0]!r} and is no run directory; choose another --out")
             self.write({})
             return
         if known.get("signature") != self.signature:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headcount.anatomy import Anatomy
-from headcount.errors import UnsupportedModel
+from headcount.errors import HeadcountError, UnsupportedModel
 from headcount.evaluate.outcomes import Mask
 from headcount.heads import Head
 from headcount.surgery.remove import refuse_wrapped
@@ -43,6 +43,8 @@ def make_plan(found: Anatomy, task: Task, masks: Iterable[Mask], fast: bool, rem
 
 def read_masks(found: Anatomy, masks: Sequence[Iterable[Head | str] | str] | None) -> tuple[Mask, ...]:
     """The masks asked for, each a set of heads that the model has; none given means the whole model."""
+    if masks is not None and (isinstance(masks, str) or not len(masks)):
+        raise HeadcountError("masks is a list of sets of heads, at least one; [[]] is the whole model")
     return tuple(frozenset(found.check(mask)) for mask in ([()] if masks is None else masks))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headcount.anatomy import AttentionSite
 from headcount.evaluate.recording import Recording
-from headcount.evaluate.substitute import Substitutes, hidden_of, with_hidden
+from headcount.evaluate.substitute import Substitutes, blank_context, hidden_of, with_hidden
 
 
 class Reading:
@@ -63,8 +63,9 @@ class Reading:
             source = kept["full"] if self.norm is None else self.norm(kept["full"])
             kept["context"] = self._single_query(source, mask)
             hidden = hidden_of(args, kwargs)
-            projected = hidden if site.family.output.startswith("^") else site.output(kept["context"])
-            return finish(site.module, projected, hidden, args, kwargs)
+            if site.family.output.startswith("^"):
+                return blank_context(site, hidden), None
+            return finish(site.module, site.output(kept["context"]), hidden, args, kwargs)
 
         stubs.put(layer, forward)
         stubs.put(site.module, answer)

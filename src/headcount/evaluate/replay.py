@@ -17,7 +17,7 @@ from headcount.anatomy import Anatomy, AttentionSite
 from headcount.evaluate.outcomes import Mask
 from headcount.evaluate.reading import Reading
 from headcount.evaluate.recording import Recording, head_parts
-from headcount.evaluate.substitute import Substitutes, hidden_of, with_hidden
+from headcount.evaluate.substitute import Substitutes, blank_context, hidden_of, with_hidden
 
 
 class Replay:
@@ -91,9 +91,14 @@ class Replay:
         def forward(*args: Any, **kwargs: Any) -> Any:
             return finish(module, projected, hidden_of(args, kwargs), args, kwargs)
 
-        stubs.put(module, forward)
+        def contexts(*args: Any, **kwargs: Any) -> Any:
+            return blank_context(site, hidden_of(args, kwargs)), None
+
         if site.family.output.startswith("^"):
+            stubs.put(module, contexts)
             stubs.put(site.output, lambda context: projected)
+        else:
+            stubs.put(module, forward)
 
     def _masked_output(self, site: AttentionSite, xi: Tensor, crop: bool) -> Tensor:
         """sum_h xi_h Att_h (M19 section 2.3) as the full output and what changes: (M * B, T, hidden)"""

@@ -33,3 +33,8 @@ def hidden_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def with_hidden(args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call with other hidden states."""
     return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
+
+
+def blank_context(site: Any, hidden: Any) -> Any:
+    """Stands where heads' outputs are expected but not used: of the right shape, without memory of its own."""
+    return hidden.new_zeros(()).expand(*hidden.shape[:-1], len(site.kept) * site.head_dim)

@@ -41,6 +41,7 @@ class Job:
     keep_at_least: int
     uniform: bool
     step: float
+    caution: float
     total: int  # heads that may go
     calibration: Calibration | None
     progress: Callable[[float], None]
@@ -91,7 +92,7 @@ def cut_within(job: Job, budget: Budget, base: np.ndarray) -> Chosen:
         if len(points) > 1 and all(budget.drop(p.score) - 2 * _error(p) > budget.allowed for p in points[-2:]):
             break
     drops, errors = [budget.drop(p.score) for p in points], [_error(p) for p in points]
-    best = largest_within(drops, errors, budget.allowed)
+    best = largest_within(drops, errors, budget.allowed, job.caution)
     if best is None:
         likely = believable(drops, errors)
         least = int(likely.argmin())
@@ -115,7 +116,7 @@ def _between(job: Job, budget: Budget, base: np.ndarray, good: Cut, bad: Cut) ->
         middle = (low + high) // 2
         cut = job.make(order[:middle])
         points.append(job.point(cut, base))
-        if budget.drop(points[-1].score) <= budget.allowed:
+        if budget.drop(points[-1].score) + job.caution * _error(points[-1]) <= budget.allowed:
             low, best = middle, cut
         else:
             high = middle

@@ -59,6 +59,7 @@ def prune(
     kinds: Sequence[str] | None = None,
     keep_at_least: int = 0,
     step: float = 0.05,
+    caution: float = 0.0,
     recovery: Recovery | None = None,
     recovery_directory: str | Path | None = None,
     score_examples: int = SCORE_EXAMPLES,
@@ -73,6 +74,7 @@ def prune(
     max_drop: in points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and
     loss. heads, params, speedup: instead (or besides, for the verdict alone), how far to cut.
     method: one of `headcount.pruning.SEARCHES`. compensation: refit, mean or none.
+    caution: standard errors of the drop to stay away from the budget when the size of the cut is chosen.
     uniform: the same number of heads in every layer. recovery: fine-tune afterwards.
     progress: called with what is being done and the share done.
     """
@@ -93,6 +95,7 @@ def prune(
         keep_at_least=keep_at_least,
         uniform=uniform,
         step=step,
+        caution=caution,
         total=len(removable(of_kinds(anatomy(model), kinds), keep_at_least)),
         calibration=None if compensation == "none" else Calibration(model, data.score, seed=seed),
         progress=lambda share: tell("searching", share),

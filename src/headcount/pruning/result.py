@@ -92,7 +92,7 @@ class Pruned:
         if self.speed is not None:
             lines.append(
                 f"Speed here: {self.speed.before:.0f} examples/s before, {self.speed.after:.0f} after "
-                f"({self.speed.speedup:.2f} times as fast, {self.speed.low:.2f} to {self.speed.high:.2f} over repeats)."
+                f"({self.speed.speedup:.2f} times as fast, 95% interval {self.speed.low:.2f} to {self.speed.high:.2f})."
             )
         lines += self.remarks
         if path is not None:

@@ -36,12 +36,12 @@ class OnnxModel:
         require_onnx("onnxruntime")
         file = Path(file)
         if file.is_file():
-            self.main, self.decoder = _session(file, threads), None
+            self.main, self.decoder = _opened(file, threads), None
         else:
             encoder, decoder = (part_path(file, part) for part in ("encoder", "decoder"))
             if not (encoder.is_file() and decoder.is_file()):
                 raise HeadcountError(f"there is no {file}, and no {encoder.name} with {decoder.name} beside it")
-            self.main, self.decoder = _session(encoder, threads), _session(decoder, threads)
+            self.main, self.decoder = _opened(encoder, threads), _opened(decoder, threads)
 
     @property
     def generates(self) -> bool:
@@ -72,8 +72,8 @@ class OnnxModel:
 
     def empty_past(self, batch: int) -> Arrays:
         """A cache that has seen nothing: each layer's keys and values, (B, heads, 0, head_dim)."""
-        session = self.decoder or self.main
-        shapes = {node.name: node.shape for node in session.get_inputs() if node.name.startswith("past.")}
+        graph = self.decoder or self.main
+        shapes = {node.name: node.shape for node in graph.get_inputs() if node.name.startswith("past.")}
         return {name: np.zeros((batch, shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}
 
 
@@ -86,7 +86,7 @@ def part_path(file: Path, part: str) -> Path:
     return file.with_name(f"{file.stem}.{part}{file.suffix}")
 
 
-def _session(file: Path, threads: int | None) -> Any:
+def _opened(file: Path, threads: int | None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -100,8 +100,8 @@ def _session(file: Path, threads: int | None) -> Any:
         raise HeadcountError(f"onnxruntime cannot open {file}: {str(error).splitlines()[0]}") from error
 
 
-def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> Arrays:
+def _run(graph: Any, inputs: Mapping[str, np.ndarray]) -> Arrays:
     """What the graph does not read (the exporter drops inputs that change nothing) is not handed over."""
-    taken = {node.name for node in session.get_inputs()}
-    names = [node.name for node in session.get_outputs()]
-    return dict(zip(names, session.run(names, {k: v for k, v in inputs.items() if k in taken}), strict=True))
+    taken = {node.name for node in graph.get_inputs()}
+    names = [node.name for node in graph.get_outputs()]
+    return dict(zip(names, graph.run(names, {k: v for k, v in inputs.items() if k in taken}), strict=True))

@@ -131,6 +131,9 @@ def _from_name(name: str, split: str | None) -> Rows:
         content = read_file(path)
         return Rows(source=path.name, **{**content, "table": _flat(content["table"])})
     if path.is_dir():
+        loose = sorted(file.name for file in path.iterdir() if file.suffix in (".tsv", ".csv", ".txt"))
+        if loose:  # a data set loader would take the first row of a file without header for one
+            raise BadData(f"{name} is a directory; name one file in it, such as {path / loose[0]}")
         return _from_datasets(_load(str(path), split), path.name, split)
     if _looks_like_a_file(name):
         raise BadData(f"there is no file {name}")

@@ -48,6 +48,10 @@ def tokenized(
         for name, values in short.items():
             for i, value in zip(long, values, strict=True):
                 features[name][i] = value
+        if limit is not None and any(len(features["input_ids"][i]) > limit for i in long):
+            raise BadData(
+                f"a limit of {limit} tokens leaves no room for text beside the special tokens; raise max_length"
+            )
     for i, ids in enumerate(features["input_ids"]):
         if not ids:
             raise BadData(f"{rows.place(i)}: the text is empty")
