@@ -56,9 +56,7 @@ def parse_heads(heads: Iterable[Head | str] | Head | str) -> tuple[Head, ...]:
     ['encoder.3.5', 'encoder.0.1']
     """
     if not isinstance(heads, (Iterable, Head)):
-        raise HeadcountError(
-            f"{heads!r} is no list of heads; write for example ['encoder.3.5'] or 'encoder.3.5,cross.0.7'"
-        )
+        raise HeadcountError(f"{heads!r} is no list of heads; write ['encoder.3.5'] or 'encoder.3.5,cross.0.7'")
     items = [part for part in heads.split(",") if part.strip()] if isinstance(heads, str) else heads
     items = [items] if isinstance(items, Head) else items
     parsed = tuple(item if isinstance(item, Head) else Head.parse(item) for item in items)

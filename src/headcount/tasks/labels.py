@@ -38,8 +38,8 @@ def class_ids(
         elif generic and label2id and num_labels == len(set(values)):
             names, classes = ", ".join(sorted(set(values))[:4]), ", ".join(list(label2id)[:4])
             raise BadData(
-                f"{rows.place(0, column)}: labels are names ({names}), but the model calls its classes {classes}, so which "
-                "is which is unknown; number the labels, or set label2id in the model's config.json"
+                f"{rows.place(0, column)}: labels are names ({names}), but the model calls its classes {classes}, "
+                "so which is which is unknown; number the labels, or set label2id in the model's config.json"
             )
         elif generic and num_labels in (None, len(set(values))):
             guessed = {name: number for number, name in enumerate(sorted(set(values)))}
