@@ -111,18 +111,16 @@ def compare(name: str, model: Any, task: Any, padded: Any, repeats: int, rate: f
     if padded is not None:
         share = len(masks) / len(few)
         seconds["(b)"] = seconds["(b)"][0] * share, seconds["(b)"][1] * share
-    counted = {way: flops(run) for way, run in ways.items() if way != "(b)"}
-    bound = counted["(a)"] / counted["headcount"]
     ours = seconds["headcount"]
     print(f"\n{name}: {len(task)} examples, {len(heads)} heads")
     for way in seconds:
         if way != "headcount":
             wall, cpu = (seconds[way][i] / ours[i] for i in (0, 1))
-            limit = (
-                f"   FLOP bound {bound:.2f}, reached {cpu / bound:.0%}" if way == "(a)" and not task.generates else ""
-            )
-            print(f"  {wall:5.2f} times {way} by the clock, {cpu:5.2f} by processor time{limit}")
-    if not task.generates:
+            print(f"  {wall:5.2f} times {way} by the clock, {cpu:5.2f} by processor time", flush=True)
+    if padded is not None:
+        counted = {way: flops(ways[way]) for way in ("headcount", "(a)")}
+        bound, reached = counted["(a)"] / counted["headcount"], seconds["(a)"][1] / ours[1]
+        print(f"  FLOP bound of (a): {bound:.2f}, reached {reached / bound:.0%} by processor time")
         print(f"  {counted['headcount'] / ours[0] / rate:.0%} of the machine's matrix multiplication peak")
 
 
