@@ -94,9 +94,10 @@ def peak() -> float:
     return 2 * 2048 * 1024 * 1024 / min(taken)
 
 
-def spread(task: Any, count: int) -> Any:
-    """Examples over the whole range of lengths."""
-    order = sorted(range(len(task)), key=lambda index: task.lengths[index])
+def spread(task: Any, count: int, longest: int) -> Any:
+    """Examples over the whole range of lengths, up to so many tokens."""
+    sizes = [len(ids) for ids in task.features["input_ids"]]
+    order = sorted((index for index in range(len(task)) if sizes[index] <= longest), key=lambda index: sizes[index])
     return task.subset(order[:: max(1, len(order) // count)][:count])
 
 
@@ -155,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=["6", "12", "translator", "growth", "all"], default="all")
     parser.add_argument("--examples", type=int, default=64)
+    parser.add_argument("--longest", type=int, default=10_000, help="only sentences of at most so many tokens")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
@@ -169,8 +171,8 @@ def main() -> None:
             title = (
                 "translator, 6 + 6 layers x 8 heads, greedy" if part == "translator" else f"classifier, {part} layers"
             )
-            some = spread(task, args.examples)
-            compare(title, model, some, padded and spread(padded, args.examples), args.repeats, rate)
+            some = spread(task, args.examples, args.longest)
+            compare(title, model, some, padded and spread(padded, args.examples, args.longest), args.repeats, rate)
     if args.part in ("growth", "all"):
         model, task, _ = classifier(6)
         growth(task, model)
