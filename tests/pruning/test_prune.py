@@ -7,6 +7,7 @@ from headcount import evaluate, prune, remove
 from headcount.anatomy import anatomy
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.pruning import Recovery, recover
+from headcount.pruning import search as search_module
 from headcount.pruning.budget import Budget, largest_within
 from headcount.pruning.forecast import forecast
 from headcount.pruning.halves import split_halves
@@ -207,3 +208,32 @@ def test_a_forecast_changes_nothing_and_names_every_step(model):
     assert plan["seconds"] == pytest.approx(sum(step["seconds"] for step in plan["steps"]))
     assert "a drop of at most 0.5 points" in plan["text"]
     assert len(anatomy(model).heads) == 8
+
+
+def test_an_interrupted_search_goes_on_to_the_same_result(model, tmp_path, monkeypatch):
+    tasks = [classification(start, 16) for start in (0, 1, 2)]
+    undisturbed = prune(model, *tasks, max_drop=20)
+    steps = len(undisturbed.path)
+
+    def interrupt(what, share):
+        if what == "searching" and share > 0.4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prune(model, *tasks, max_drop=20, run=tmp_path / "run", progress=interrupt)
+    kept = len(list((tmp_path / "run" / "outcomes").glob("choice-*")))
+    assert 0 < kept < steps
+
+    counted = []
+    scored = search_module.head_gradients
+    monkeypatch.setattr(search_module, "head_gradients", lambda *args: counted.append(1) or scored(*args))
+    resumed = prune(model, *tasks, max_drop=20, run=tmp_path / "run")
+    assert resumed.removed == undisturbed.removed
+    assert [point.score for point in resumed.path] == [point.score for point in undisturbed.path]
+    weights = undisturbed.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+    again = len(counted)
+    prune(model, *tasks, max_drop=20, run=tmp_path / "other")
+    assert len(counted) - again == again + kept
+    with pytest.raises(RunConflict, match="max_drop was '20', is '10'"):
+        prune(model, *tasks, max_drop=10, run=tmp_path / "run")

@@ -168,7 +168,7 @@ def _run(
             with progress("pruning") as bar:
                 pruned = do_prune(
                     model, scoring, select, proving, max_drop, **vars(target), **ways,
-                    recovery_directory=out / "recovery" if ways["recovery"] else None,
+                    run=run.directory,
                     progress=lambda what, share: bar(share) if share else None,
                 )  # fmt: skip
         except HeadcountError:

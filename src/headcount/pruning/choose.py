@@ -17,6 +17,7 @@ from headcount.pruning.budget import Budget, believable, largest_within
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensate import compensate
 from headcount.pruning.curve import Point, make_point
+from headcount.pruning.journal import Journal
 from headcount.pruning.schedule import counts, of_kinds, removable
 from headcount.pruning.search import SEARCHES, Cut, cuts
 from headcount.pruning.speed import measure_speed
@@ -44,6 +45,7 @@ class Job:
     caution: float
     total: int  # heads that may go
     calibration: Calibration | None
+    journal: Journal
     progress: Callable[[float], None]
 
     def cuts(self, numbers: Sequence[int]) -> Iterator[Cut]:
@@ -66,17 +68,25 @@ class Job:
             keep_at_least=self.keep_at_least,
             uniform=self.uniform,
             calibration=self.calibration,
+            journal=self.journal,
         )
 
-    def make(self, removed: Sequence[Head]) -> Cut:
-        """A model without these heads, compensated for."""
-        smaller = remove(self.model, removed)
-        compensate(smaller, self.model, self.score, self.how, calibration=self.calibration)
-        return Cut(tuple(removed), smaller)
+    def without(self, removed: Sequence[Head]) -> Cut:
+        """These heads gone, and compensated for."""
+
+        def make() -> Any:
+            return compensate(
+                remove(self.model, removed), self.model, self.score, self.how, calibration=self.calibration
+            )
+
+        return Cut(tuple(removed), make)
+
+    def statistics(self, cut: Cut) -> np.ndarray:
+        """(N, S) of a cut on the data that chooses."""
+        return self.journal.statistics(cut.removed, lambda: evaluate(cut.model, self.select).of())
 
     def point(self, cut: Cut, base: np.ndarray) -> Point:
-        statistics = evaluate(cut.model, self.select).of()
-        return make_point(self.select.metric, base, statistics, cut.removed, self.total)
+        return make_point(self.select.metric, base, self.statistics(cut), cut.removed, self.total)
 
 
 def cut_within(job: Job, budget: Budget, base: np.ndarray) -> Chosen:
@@ -87,7 +97,7 @@ def cut_within(job: Job, budget: Budget, base: np.ndarray) -> Chosen:
     found: list[Cut] = []
     points: list[Point] = []
     for cut in job.cuts(counts(job.total, job.step)[1:]):
-        found.append(cut)
+        found.append(job.without(cut.removed))  # made again if it is chosen: not all of them fit into memory at once
         points.append(job.point(cut, base))
         if len(points) > 1 and all(budget.drop(p.score) - 2 * _error(p) > budget.allowed for p in points[-2:]):
             break
@@ -114,7 +124,7 @@ def _between(job: Job, budget: Budget, base: np.ndarray, good: Cut, bad: Cut) ->
     low, high, best, points = len(good.removed), len(bad.removed), good, list[Point]()
     while high - low > 1:
         middle = (low + high) // 2
-        cut = job.make(order[:middle])
+        cut = job.without(order[:middle])
         points.append(job.point(cut, base))
         if budget.drop(points[-1].score) + job.caution * _error(points[-1]) <= budget.allowed:
             low, best = middle, cut
@@ -135,7 +145,7 @@ def cut_to_target(job: Job, target: Target, base: np.ndarray) -> Chosen:
     _refuse_impossible(job, target)
     found: list[Cut] = []
     for cut in job.cuts(counts(job.total, job.step)[1:]):
-        found.append(cut)
+        found.append(job.without(cut.removed))
         if _reached(job, target, cut.model):
             break
     else:
@@ -148,7 +158,7 @@ def cut_to_target(job: Job, target: Target, base: np.ndarray) -> Chosen:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if _reached(job, target, remove(job.model, order[:middle])) else (middle, high)
-        cut = job.make(order[:high]) if high < len(order) else cut
+        cut = job.without(order[:high]) if high < len(order) else cut
     return cut, (job.point(cut, base),)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from headcount.anatomy import anatomy
+from headcount.engine import RunDirectory, open_run
 from headcount.errors import BadData, HeadcountError
 from headcount.evaluate import evaluate
 from headcount.importance.compute import refuse_one_class
@@ -17,11 +18,12 @@ from headcount.pruning.budget import Budget
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.choose import Job, cut_to_target, cut_within
 from headcount.pruning.halves import split_halves
+from headcount.pruning.journal import Journal
 from headcount.pruning.overlap import refuse_overlap
 from headcount.pruning.recover import Recovery, recover
 from headcount.pruning.result import Pruned
 from headcount.pruning.schedule import of_kinds, removable
-from headcount.pruning.search import DEFAULT
+from headcount.pruning.search import DEFAULT, Cut
 from headcount.pruning.speed import measure_speed
 from headcount.pruning.target import Target
 from headcount.signature import model_signature, versions
@@ -61,10 +63,10 @@ def prune(
     step: float = 0.05,
     caution: float = 0.0,
     recovery: Recovery | None = None,
-    recovery_directory: str | Path | None = None,
     score_examples: int = SCORE_EXAMPLES,
     seed: int = 0,
     allow_overlap: bool = False,
+    run: str | Path | RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> Pruned:
     """Remove as many heads as a budget allows, make up for them, and prove it on data that no choice was made on.
@@ -76,6 +78,7 @@ def prune(
     method: one of `headcount.pruning.SEARCHES`. compensation: refit, mean or none.
     caution: standard errors of the drop to stay away from the budget when the size of the cut is chosen.
     uniform: the same number of heads in every layer. recovery: fine-tune afterwards.
+    run: a run directory; the same call goes on there where it was interrupted, to the same result.
     progress: called with what is being done and the share done.
     """
     target = Target(heads, params, speedup)
@@ -84,41 +87,61 @@ def prune(
     refuse_headless(model)
     data = keep_apart(score_task, select_task, test_task, score_examples, seed, allow_overlap)
     tell = progress or (lambda what, share: None)
-    tell("calibrating", 0.0)
-    job = Job(
-        model=model,
-        score=data.score,
-        select=data.select,
-        method=method,
-        how=compensation,
-        kinds=kinds,
-        keep_at_least=keep_at_least,
-        uniform=uniform,
-        step=step,
-        caution=caution,
-        total=len(removable(of_kinds(anatomy(model), kinds), keep_at_least)),
-        calibration=None if compensation == "none" else Calibration(model, data.score, seed=seed),
-        progress=lambda share: tell("searching", share),
-    )
-    base = evaluate(model, data.select).of()
-    if target.given:
-        cut, path = cut_to_target(job, target, base)
-    else:
-        assert max_drop is not None
-        whole = float(data.select.metric.of_sums(base.sum(0)))
-        cut, path = cut_within(job, Budget.of(data.select.metric, max_drop, whole), base)
-    smaller: Any = cut.model
-    scores: list[float] = []
-    if recovery is not None:
-        scores = recover(
-            smaller,
-            score_task,
-            data.select,
-            recovery,
-            whole=model,
-            directory=recovery_directory,
-            progress=lambda share: tell("recovering", share),
+    signature = {
+        "model": model_signature(model),
+        "score": data.score.signature(),
+        "select": data.select.signature(),
+        "test": data.test.signature(),
+        "target": vars(target),
+        "max_drop": max_drop,
+        "method": method,
+        "compensation": compensation,
+        "uniform": uniform,
+        "kinds": kinds,
+        "keep_at_least": keep_at_least,
+        "step": step,
+        "caution": caution,
+        "recovery": None if recovery is None else vars(recovery),
+        "seed": seed,
+        "versions": versions(),
+    }
+    with open_run(run, signature) as directory:
+        tell("calibrating", 0.0)
+        job = Job(
+            model=model,
+            score=data.score,
+            select=data.select,
+            method=method,
+            how=compensation,
+            kinds=kinds,
+            keep_at_least=keep_at_least,
+            uniform=uniform,
+            step=step,
+            caution=caution,
+            total=len(removable(of_kinds(anatomy(model), kinds), keep_at_least)),
+            calibration=None if compensation == "none" else Calibration(model, data.score, seed=seed),
+            journal=Journal(directory),
+            progress=lambda share: tell("searching", share),
         )
+        base = job.statistics(Cut((), lambda: model))
+        if target.given:
+            cut, path = cut_to_target(job, target, base)
+        else:
+            assert max_drop is not None
+            whole = float(data.select.metric.of_sums(base.sum(0)))
+            cut, path = cut_within(job, Budget.of(data.select.metric, max_drop, whole), base)
+        smaller: Any = cut.model
+        scores: list[float] = []
+        if recovery is not None:
+            scores = recover(
+                smaller,
+                score_task,
+                data.select,
+                recovery,
+                whole=model,
+                directory=None if directory is None else directory.path / "recovery",
+                progress=lambda share: tell("recovering", share),
+            )
     tell("proving", 0.0)
     return Pruned(
         model=smaller,
@@ -132,19 +155,7 @@ def prune(
         path=path,
         recovery=tuple(scores),
         remarks=data.remarks,
-        signature={
-            "model": model_signature(model),
-            "score": data.score.signature(),
-            "select": data.select.signature(),
-            "test": data.test.signature(),
-            "target": vars(target),
-            "max_drop": max_drop,
-            "method": method,
-            "compensation": compensation,
-            "uniform": uniform,
-            "seed": seed,
-            "versions": versions(),
-        },
+        signature=signature,
         **_proof(model, smaller, data.test, max_drop),
     )
 

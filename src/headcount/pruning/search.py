@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from torch import nn
@@ -16,6 +17,7 @@ from headcount.importance.scores import normalized
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensate import HOW, compensate
 from headcount.pruning.interactions import choose_together
+from headcount.pruning.journal import Journal
 from headcount.pruning.uniform import uniform_units
 from headcount.surgery import remove
 from headcount.tasks import Task
@@ -66,10 +68,14 @@ DEFAULT = "search"
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A model with some heads gone, compensated for."""
+    """Some heads that go, and the compensated model without them, made when it is first asked for."""
 
     removed: tuple[Head, ...]
-    model: nn.Module
+    make: Callable[[], nn.Module]
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return self.make()
 
 
 def cuts(
@@ -83,10 +89,12 @@ def cuts(
     keep_at_least: int = 0,
     uniform: bool = False,
     calibration: Calibration | None = None,
+    journal: Journal | None = None,
 ) -> Iterator[Cut]:
     """Models with so many heads gone, one after the other; the caller stops when it has seen enough.
 
     numbers: growing numbers of heads to remove. method: one of `SEARCHES`. how: the compensation.
+    journal: what was chosen before an interruption; that is not computed again.
     """
     if method not in SEARCHES:
         raise HeadcountError(unknown("pruning method", method, SEARCHES))
@@ -95,22 +103,29 @@ def cuts(
     search = SEARCHES[method]
     if how != "none" and calibration is None:
         calibration = Calibration(model, score_task)
-    current, removed = model, list[Head]()
-    gradients: np.ndarray | None = None
-    order: list[Head] = []
-    for number in numbers:
-        if gradients is None or search.again:
-            gradients, order = head_gradients(current, score_task), list(anatomy(current).heads)
+    journal = journal or Journal(None)
+    heads = anatomy(model).heads
+    scored: tuple[np.ndarray, list[Head]] | None = None
+    removed: list[Head] = []
+    last = Cut((), lambda: model)
+
+    def make(gone: Sequence[Head], mend: str = how) -> nn.Module:
+        return compensate(remove(model, gone), model, score_task, mend, calibration=calibration)
+
+    def choose(number: int) -> list[Head]:
+        nonlocal scored
+        if scored is None or search.again:
+            current = last.model if search.mended or how == "none" else make(last.removed, "none")
+            scored = head_gradients(current, score_task), list(anatomy(current).heads)
+        gradients, order = scored
         may = np.array([head not in removed and (kinds is None or head.kind in kinds) for head in order])
         more = _choose(search, gradients, order, number - len(removed), may, model, keep_at_least, uniform)
-        removed = [*removed, *more]
-        plain = remove(model, removed)
-        mended = plain
-        if how != "none":
-            mended = remove(model, removed) if search.again and not search.mended else plain
-            compensate(mended, model, score_task, how, calibration=calibration)
-        current = mended if search.mended else plain
-        yield Cut(tuple(removed), mended)
+        return [*removed, *more]
+
+    for number in numbers:
+        removed = journal.choice(number, heads, partial(choose, number))
+        last = Cut(tuple(removed), partial(make, tuple(removed)))
+        yield last
 
 
 def _choose(
