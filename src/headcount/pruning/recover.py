@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headcount.errors import HeadcountError
 from headcount.evaluate import evaluate
-from headcount.evaluate.batches import batches_by_length
 from headcount.pruning.recovery_state import RecoveryState
+from headcount.pruning.training import Progress, Training
 from headcount.signature import fingerprint
 from headcount.tasks import Task
-
-Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ def recover(
     """
     if settings.distill and whole is None:
         raise HeadcountError("distillation needs the whole model to learn from: pass whole=…")
-    trainer = _Trainer(pruned, task, settings, whole)
+    trainer = _Recovering(pruned, task, settings, whole)
     better = max if select_task.metric.higher_is_better else min
     signature = {"settings": asdict(settings), "start": fingerprint(pruned), "task": task.signature()}
     state = RecoveryState(directory, pruned, trainer.optimizer, signature)
@@ -79,41 +74,22 @@ def recover(
     return scores
 
 
-class _Trainer:
-    """AdamW with warm-up and linear decay; every epoch's randomness comes from the seed and its number alone."""
+class _Recovering(Training):
+    """Towards the labels, the whole model's predictions, or some of both."""
 
     def __init__(self, model: Any, task: Task, settings: Recovery, whole: nn.Module | None) -> None:
-        self.model, self.task, self.settings, self.whole = model, task, settings, whole
-        self.device = next(model.parameters()).device
-        self.batches = batches_by_length(task.lengths, settings.tokens)
-        self.steps = settings.epochs * len(self.batches)
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=0.01)
+        groups = [{"params": list(model.parameters()), "lr": settings.lr}]
+        super().__init__(
+            model, task, groups, epochs=settings.epochs, tokens=settings.tokens, seed=settings.seed, what="the recovery"
+        )
+        self.settings, self.whole = settings, whole
 
-    def epoch(self, number: int, progress: Progress) -> None:
-        order = np.random.default_rng([self.settings.seed, number]).permutation(len(self.batches))
-        self.model.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed * 1_000_003 + number)
-            for place, index in enumerate(order):
-                self._step(number * len(order) + place, self.task.batch(self.batches[index]).to(self.device))
-                progress((place + 1) / len(order))
-        self.model.eval()
-
-    def _step(self, step: int, batch: Any) -> None:
-        warm = max(1.0, 0.1 * self.steps)
-        share = min((step + 1) / warm, (self.steps - step) / max(1.0, self.steps - warm))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.lr * max(0.0, share)
+    def loss(self, step: int, batch: Any) -> Tensor:
         outputs = self.task.outputs(self.model, batch)
         loss = (1 - self.settings.distill) * self.task.losses(outputs, batch).mean()
         if self.settings.distill and self.whole is not None:
             loss = loss + self.settings.distill * self._distance(outputs, batch)
-        if not math.isfinite(float(loss.detach())):
-            raise HeadcountError(f"the loss is not finite at step {step + 1} of the recovery; try a smaller --lr")
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        return loss
 
     def _distance(self, outputs: Tensor, batch: Any) -> Tensor:
         """KL divergence from the whole model's softened predictions (Hinton et al. 2015)."""
