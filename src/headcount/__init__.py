@@ -35,6 +35,7 @@ _WHERE = {
     "prune": "pruning",
     "Pruned": "pruning",
     "benchmark": "bench",
+    "report": "report",
 }
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from headcount.pruning import Pruned as Pruned
     from headcount.pruning import pruning_curve as pruning_curve
     from headcount.pruning.prune import prune as prune
+    from headcount.report import report as report
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove
     from headcount.surgery import save as save

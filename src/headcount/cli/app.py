@@ -7,7 +7,20 @@ import sys
 
 import typer
 
-from headcount.cli import ablate, bench, compare, curve, demo, evaluate, export, importance, inspect, prune, remove
+from headcount.cli import (
+    ablate,
+    bench,
+    compare,
+    curve,
+    demo,
+    evaluate,
+    export,
+    importance,
+    inspect,
+    prune,
+    remove,
+    report,
+)
 from headcount.errors import HeadcountError
 
 app = typer.Typer(
@@ -19,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, evaluate, ablate, compare, importance, curve, prune, remove, bench, export, demo):
+for command in (inspect, evaluate, ablate, compare, importance, curve, prune, remove, bench, export, report, demo):
     command.register(app)
 
 

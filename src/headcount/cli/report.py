@@ -1,0 +1,36 @@
+"""`headcount report RUN…`: one page about everything that was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("report", no_args_is_help=True)(report)
+
+
+def report(
+    runs: Annotated[list[str], typer.Argument(help="Run directories: what commands wrote with --out.")],
+    out: Annotated[
+        str | None, typer.Option("--output", "-o", help="The file; by default report.html in the first run directory.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about one run or several; nothing is computed, nothing is fetched.
+
+    Runs of the same model are put together; an unfinished run is shown as far as it got, and marked.
+
+    Examples:
+
+      headcount report small -o report.html
+
+      headcount report ablation scores curve small speed -o report.html
+    """
+    from headcount.report import report as write
+
+    first = Path(runs[0])
+    file = Path(out) if out is not None else (first if first.is_dir() else first.parent) / "report.html"
+    written = write(runs, file)
+    typer.echo(f"The report is in {written}. Open it in a browser; it needs no network and can be mailed as it is.")

@@ -1,0 +1,176 @@
+"""What the report reads: run directories, grouped by the model that they are about."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headcount.errors import HeadcountError, RunConflict
+from headcount.heads import Head
+
+RUN, SHARDS = "run.json", "outcomes"
+# What a result without a command must be, told by keys that only that command writes.
+TELLING = {
+    "curve": ("curves",),
+    "track": ("checkpoints",),
+    "bench": ("rows",),
+    "compare": ("pearson", "heads"),
+    "prune": ("removed", "before", "noninferior"),
+    "gates": ("removed", "before"),
+    "importance": ("method", "heads"),
+    "ablate": ("base", "heads"),
+    "roles": ("heads",),
+    "evaluate": ("score",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run: where it lies, what its `run.json` says, and how many shards it has kept."""
+
+    content: Mapping[str, Any]
+    place: str = ""
+    shards: int = 0
+
+    @cached_property
+    def signature(self) -> dict[str, Any]:
+        return mapping(self.content.get("signature"))
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        return mapping(self.content.get("arguments"))
+
+    @property
+    def finished(self) -> bool:
+        return self.content.get("finished", True) is True
+
+    @cached_property
+    def command(self) -> str:
+        """The command that made it; for an unfinished run its signature tells."""
+        for said in (self.content.get("command"), self.signature.get("command")):
+            if isinstance(said, str):
+                return "ablate all-but-one" if said == "ablate" and "layers" in self.content else said
+        if "layers" in self.content:
+            return "ablate all-but-one"
+        return next((name for name, keys in TELLING.items() if all(key in self.content for key in keys)), "unknown")
+
+    @cached_property
+    def model(self) -> str:
+        """The model as it was named."""
+        said = self.content.get("model") or self.arguments.get("model")
+        if not isinstance(said, str):
+            said = mapping(self.signature.get("model")).get("name")
+        return said if isinstance(said, str) and said else "a model without a name"
+
+    @property
+    def fingerprint(self) -> str | None:
+        found = mapping(self.signature.get("model")).get("fingerprint")
+        return found if isinstance(found, str) else None
+
+    @property
+    def command_line(self) -> str | None:
+        """What was typed, ready to be pasted."""
+        words = self.arguments.get("command_line")
+        return shlex.join(["headcount", *map(str, words)]) if isinstance(words, list) and words else None
+
+    def number(self, key: str) -> float | None:
+        return number(self.content.get(key))
+
+    def word(self, key: str) -> str | None:
+        """A text of the run, or None."""
+        said = self.content.get(key)
+        return said if isinstance(said, str) and said else None
+
+    def rows(self, key: str) -> list[dict[str, Any]]:
+        """A list of objects, such as `heads`; what is none is left out."""
+        return rows(self.content.get(key))
+
+    @cached_property
+    def heads(self) -> dict[Head, dict[str, Any]]:
+        """The objects of `heads` by their head; the first if a head has several."""
+        found: dict[Head, dict[str, Any]] = {}
+        for row in self.rows("heads"):
+            head = parse(row.get("head"))
+            if head is not None:
+                found.setdefault(head, row)
+        return found
+
+    def listed(self, key: str) -> list[Head]:
+        """A list of heads, such as `removed`."""
+        said = self.content.get(key)
+        return [head for name in said if (head := parse(name))] if isinstance(said, list) else []
+
+
+def read(result: Any) -> Run:
+    """A run directory, its `run.json`, what `--json` printed, or a result that can tell it."""
+    if isinstance(result, Run):
+        return result
+    if isinstance(result, (str, Path)):
+        return _read_directory(Path(result))
+    for way in ("to_json", "to_dict"):
+        if not isinstance(result, Mapping) and callable(getattr(result, way, None)):
+            told = getattr(result, way)()
+            result = {"signature": getattr(result, "signature", None), **told} if isinstance(told, Mapping) else told
+    if isinstance(result, Mapping):
+        return Run(result)
+    raise HeadcountError(
+        f"{type(result).__name__} is nothing to report on; pass run directories, or results of headcount's functions"
+    )
+
+
+def _read_directory(path: Path) -> Run:
+    file = path if path.is_file() else path / RUN
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        why = f"it has no {RUN}" if path.is_dir() else "it does not exist"
+        raise RunConflict(f"{path} is no run directory: {why}; name what a command wrote with --out") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunConflict(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise RunConflict(f"{file} holds no JSON object, so it is no run")
+    return Run(content, path.as_posix(), len(list((file.parent / SHARDS).glob("*.shard"))))
+
+
+def by_model(runs: list[Run]) -> list[list[Run]]:
+    """Runs of the same weights together (of the same name, where no fingerprint was kept), in the order given."""
+    groups: dict[str, list[Run]] = {}
+    keys = {run.model: run.fingerprint for run in runs if run.fingerprint}
+    for run in runs:
+        groups.setdefault(run.fingerprint or keys.get(run.model) or run.model, []).append(run)
+    return list(groups.values())
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def rows(value: Any) -> list[dict[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, (list, tuple)) else []
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None.
+
+    >>> number(1), number("1"), number(float("nan"))
+    (1.0, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def parse(name: Any) -> Head | None:
+    try:
+        return Head.parse(name)
+    except HeadcountError:
+        return None

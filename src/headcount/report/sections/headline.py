@@ -1,0 +1,135 @@
+"""What was found, at the top: one line, one sentence, a few large numbers."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from headcount.report import words
+from headcount.report.facts import Facts, data_of
+from headcount.report.markup import Markup, join, tag
+from headcount.report.runs import Run, mapping, number
+from headcount.report.sections.heads import significant
+from headcount.report.sections.layout import sentences
+
+
+def headline(facts: Facts) -> Markup:
+    """The most that the runs of a model say."""
+    cuts = [run for run in facts.of("prune", "gates") if run.finished]
+    return join(
+        tag("h1", _title(facts, cuts)),
+        tag("p", facts.runs[0].model, class_="of"),
+        tag("p", _sentence(facts, cuts[0]), class_="lead") if cuts else None,
+        _tiles(facts, cuts[0]) if cuts else None,
+    )
+
+
+def total_of(cut: Run) -> int:
+    """All heads before the cut."""
+    return len(cut.listed("removed")) + int(cut.number("left") or 0)
+
+
+def _title(facts: Facts, cuts: list[Run]) -> str:
+    if cuts:
+        return f"{len(cuts[0].listed('removed'))} of {total_of(cuts[0])} heads removed"
+    for run in facts.of("ablate"):
+        if run.heads:
+            return f"{len(significant(run))} of {len(run.heads)} heads matter on their own"
+    for run in facts.of("importance"):
+        if order := run.listed("order"):
+            return f"{order[-1]} matters most of {len(order)} heads"
+    measured = list(dict.fromkeys(run.command for run in facts.runs))
+    return f"What {', '.join(measured)} found"
+
+
+def _sentence(facts: Facts, cut: Run) -> str:
+    metric = cut.word("metric")
+    before, after = (words.score(cut.number(key), metric) for key in ("before", "after"))
+    name = words.metric_name(metric)
+    changed = f"{name[:1].upper()}{name[1:]} went from {before} to {after}"
+    change = words.change(cut.number("change"), metric)
+    if None not in (number(cut.content.get("low")), number(cut.content.get("high"))):
+        changed += f" ({change}, 95% interval {words.interval(cut.content, metric)})"
+    return sentences(f"{changed} on {data_of(cut, 'test')}.", verdict(cut), _faster(facts, cut))
+
+
+def verdict(cut: Run) -> str:
+    """Whether the drop was shown to stay within the budget."""
+    budget = words.points(cut.number("max_drop"), cut.word("metric"))
+    shown, needed = cut.content.get("noninferior"), cut.number("examples_needed")
+    if shown is True:
+        return f"Not inferior: shown to lose at most {budget} (95% confidence)."
+    if shown is False:
+        more = f"; about {words.count(needed)} examples would show it" if needed else ""
+        return f"Not shown with this much data to lose at most {budget}{more}."
+    return ""
+
+
+def bench_of(facts: Facts, cut: Run) -> Run | None:
+    """The measurement of the model that this cut saved."""
+    made = PurePath(cut.word("path") or "").parts[-2:]
+    for run in facts.of("bench"):
+        if made and PurePath(run.word("pruned") or "").parts[-2:] == made:
+            return run
+    return None
+
+
+def _faster(facts: Facts, cut: Run) -> str:
+    bench = bench_of(facts, cut)
+    if bench is not None and bench.word("verdict"):
+        said = bench.word("verdict") or ""
+        return f"Speed: {said}."
+    speed = mapping(cut.content.get("speed"))
+    times, low, high = (number(speed.get(key)) for key in ("speedup", "low", "high"))
+    if times is None or low is None or high is None:
+        return ""
+    if low > 1:
+        return f"It is {times - 1:.0%} faster (95% interval {low - 1:+.0%} to {high - 1:+.0%})."
+    if high < 1:
+        return f"It is {1 - times:.0%} slower here."
+    return "No gain in speed was measured."
+
+
+def _tiles(facts: Facts, cut: Run) -> Markup:
+    metric = cut.word("metric")
+    removed, total = len(cut.listed("removed")), total_of(cut)
+    shown = cut.content.get("noninferior")
+    tiles = [
+        _tile(f"{removed} of {total}", f"heads removed, {total - removed} left"),
+        _tile(
+            f"{words.score(cut.number('before'), metric)} → {words.score(cut.number('after'), metric)}",
+            f"{words.metric_name(metric)}, on data that no choice was made on",
+        ),
+    ]
+    if shown is not None:
+        budget = words.points(cut.number("max_drop"), metric)
+        tiles.append(
+            _tile("Not inferior", f"loses at most {budget}: shown with 95% confidence", "good")
+            if shown
+            else _tile("Not shown", f"to lose at most {budget}, with this much data", "bad")
+        )
+    before, after = cut.number("parameters_before"), cut.number("parameters_after")
+    if before and after:
+        tiles.append(_tile(words.share(after / before - 1, 1), f"parameters: {before:,.0f} → {after:,.0f}"))
+    tiles.append(_speed_tile(facts, cut))
+    return tag("ul", *tiles, class_="tiles")
+
+
+def _speed_tile(facts: Facts, cut: Run) -> Markup | None:
+    bench = bench_of(facts, cut)
+    rows = [row for row in (bench.rows("rows") if bench else []) if number(row.get("speedup"))]
+    if rows:
+        row = max(rows, key=lambda row: number(row.get("batch")) or 0)
+        limit = f", limit {words.short(row['limit'])}×" if number(row.get("limit")) else ""
+        where = f"as fast at batch {words.count(row.get('batch'))}, length {words.count(row.get('length'))}{limit}"
+        return _tile(f"{row['speedup']:.2f}×", where)
+    speed = mapping(cut.content.get("speed"))
+    times = number(speed.get("speedup"))
+    if times is None:
+        return None
+    rates = [number(speed.get("before")), number(speed.get("after"))]
+    seen = f": {rates[0]:,.0f} → {rates[1]:,.0f} examples a second" if None not in rates else ""
+    return _tile(f"{times:.2f}×", f"as fast here{seen}")
+
+
+def _tile(value: str, meaning: str, class_: str | None = None) -> Markup:
+    return tag("li", tag("b", value), tag("span", meaning), class_=class_)

@@ -1,0 +1,149 @@
+"""Which heads matter: heat maps of what turning each off changes, and of their importance."""
+
+from __future__ import annotations
+
+from headcount.heads import Head
+from headcount.report import heatmap, words
+from headcount.report.chart import figure
+from headcount.report.facts import Facts, data_of
+from headcount.report.markup import Markup
+from headcount.report.runs import Run, mapping, number
+from headcount.report.sections.layout import figures, folded, listing, section, sentences, table
+
+
+def heads(facts: Facts) -> Markup | None:
+    """Ablations and importance, in one section: pointing at a head shows all that is known of it."""
+    ablations = [run for run in facts.of("ablate") if run.heads]
+    scores = [run for run in facts.of("importance") if run.heads]
+    if not ablations and not scores:
+        return None
+    pictures = [picture for run in ablations for picture in _changes(run, facts)]
+    pictures += [picture for run in scores for picture in _importance(run, facts)]
+    said = sentences(*map(_what_changes, ablations), *map(_what_matters, scores))
+    return section("Which heads matter", figures(*pictures), _numbers(facts, ablations, scores), summary=said)
+
+
+def _changes(run: Run, facts: Facts) -> list[Markup]:
+    metric = run.word("metric")
+    values = {head: number(row.get("change")) for head, row in run.heads.items()}
+    most = max((abs(value) for value in values.values() if value is not None), default=0.0)
+    strong = significant(run)
+
+    def colour(head: Head) -> str:
+        value = values[head]
+        return heatmap.diverging(value, most, value is not None and words.worse(value, metric))
+
+    name = words.metric_name(metric)
+    low, high = (most, -most) if metric in words.LOWER_IS_BETTER else (-most, most)
+    legend = heatmap.scale(
+        heatmap.DIVERGING,
+        f"{words.change(low, metric)}: worse without it",
+        "0",
+        f"{words.change(high, metric)}: better without it",
+    )
+    found = heatmap.kinds(run.heads)
+    return [
+        figure(
+            f"Change of {name} without each head" + (f": {kind}" if len(found) > 1 else ""),
+            heatmap.grid(
+                [head for head in run.heads if head.kind == kind],
+                colour,
+                facts.tip,
+                f"{kind} heads: change of {name} without each",
+                letter=lambda head: "\u2022" if head in strong else "",
+                width=facts.width(kind),
+            ),
+            legend,
+            note=f"{data_of(run)}; rows are layers, columns heads; \u2022 significant after correction",
+        )
+        for kind in found
+    ]
+
+
+def _importance(run: Run, facts: Facts) -> list[Markup]:
+    key = "normalized" if run.word("order_by") == "normalized" else "score"
+    values = {head: number(row.get(key)) for head, row in run.heads.items()}
+    most = max((value for value in values.values() if value is not None), default=0.0)
+    scale = heatmap.scale(heatmap.SEQUENTIAL, "0: unimportant", "", f"{words.short(most)}: important")
+    found, method = heatmap.kinds(run.heads), run.word("method") or "score"
+    within = "l2-normalised within its layer" if key == "normalized" else "raw scores"
+    return [
+        figure(
+            f"Importance, {method}" + (f": {kind}" if len(found) > 1 else ""),
+            heatmap.grid(
+                [head for head in run.heads if head.kind == kind],
+                lambda head: heatmap.sequential(values[head], most),
+                facts.tip,
+                f"{kind} heads: importance by {method}",
+                width=facts.width(kind),
+            ),
+            scale,
+            note=f"{data_of(run)}; {within}",
+        )
+        for kind in found
+    ]
+
+
+def significant(run: Run) -> set[Head]:
+    """Heads whose effect is significant after correction, as the run says."""
+    if "significant" in run.content:
+        return set(run.listed("significant"))
+    return {head for head, row in run.heads.items() if (p := number(row.get("p_holm"))) is not None and p < 0.05}
+
+
+def _what_changes(run: Run) -> str:
+    metric, total = run.word("metric"), len(run.heads)
+    strong = sorted(significant(run))
+    harmed = [head for head in strong if words.worse(number(run.heads[head].get("change")) or 0, metric)]
+    changes = {head: number(row.get("change")) or 0.0 for head, row in run.heads.items()}
+    sign = -1 if metric in words.LOWER_IS_BETTER else 1
+    worst = min(changes, key=lambda head: sign * changes[head])
+    if not strong:
+        found = f"Turned off one at a time on {data_of(run)}, none of {total} heads makes a significant difference."
+    else:
+        found = (
+            f"Turned off one at a time on {data_of(run)}, {len(strong)} of {total} heads make a significant "
+            f"difference: {listing(strong)} ({len(harmed)} for the worse, {len(strong) - len(harmed)} for the better)."
+        )
+    return (
+        f"{found} The whole model has {words.metric_name(metric)} {words.score(run.number('base'), metric)}; the "
+        f"largest drop is {words.change(changes[worst], metric)}, without {worst}."
+        if words.worse(changes[worst], metric)
+        else found
+    )
+
+
+def _what_matters(run: Run) -> str:
+    order = run.listed("order")
+    if not order:
+        return ""
+    agreed = mapping(run.content.get("convergence"))
+    stable = number(agreed.get("stable_at"))
+    settled = (
+        f"The order is stable: two estimates from {words.count(stable)} examples each agree."
+        if stable
+        else "The order is not stable yet: more data would help."
+        if agreed
+        else ""
+    )
+    return sentences(f"By {run.word('method')}, {listing(order[::-1][:3])} matter most.", settled)
+
+
+def _numbers(facts: Facts, ablations: list[Run], scores: list[Run]) -> Markup:
+    """All the numbers of the pictures."""
+    columns = ["head"]
+    for _ in ablations:
+        columns += ["change", "95% interval", "p", "p (Holm)"]
+    columns += [f"importance, {run.word('method') or 'score'}" for run in scores]
+    strong = [significant(run) for run in ablations]
+    rows, marked = [], []
+    for head in sorted({head for run in [*ablations, *scores] for head in run.heads}):
+        cells: list[object] = [head]
+        for run in ablations:
+            row, metric = run.heads.get(head, {}), run.word("metric")
+            cells += [words.change(row.get("change"), metric), words.interval(row, metric)]
+            cells += [words.p_value(row.get("p")), words.p_value(row.get("p_holm"))]
+        cells += [words.short(run.heads.get(head, {}).get("score")) for run in scores]
+        rows.append(cells)
+        marked.append(any(head in found for found in strong))
+    return folded(f"The numbers of all {len(rows)} heads", table(columns, rows, marked))
