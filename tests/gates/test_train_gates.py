@@ -1,0 +1,208 @@
+"""Gates on tiny models: heads that do not matter close, targets are met exactly, and nothing else moves."""
+
+import math
+
+import pytest
+import torch
+
+from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
+from headcount.errors import BadData, HeadcountError, RunConflict
+from headcount.gates import Gating
+from headcount.gates.gating import GateTraining
+from headcount.gates.hard_concrete import HardConcrete
+from headcount.gates.scratch import fresh_copy
+from headcount.mask import masked
+from toy_jobs import JOBS, classification
+
+QUICK = Gating(epochs=2, lr=1e-3, gate_lr=0.3, tokens=48)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_kind_of_model_gets_as_many_heads_as_asked_for(job, tmp_path):
+    build, make = JOBS[job]
+    model = build()
+    total = len(anatomy(model).heads)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    gated = train_gates(model, make(0, 12), make(1, 8), target_heads=total // 4, settings=QUICK)
+    assert gated.left == total // 4 == total - len(gated.removed) == gated.stages[-1].left
+    assert gated.before == evaluate(model, make(1, 8)).score()
+    again = load(save(gated.model, tmp_path / "small"))
+    assert evaluate(again, make(1, 8)).score() == pytest.approx(gated.after)
+    assert gated.stages[-1].change == pytest.approx(gated.after - gated.before)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    pairs = zip(model.parameters(), gated.model.parameters(), strict=True)
+    assert all(one.requires_grad == other.requires_grad for one, other in pairs)
+
+
+def test_the_loss_is_the_formula():
+    build, make = JOBS["classifier"]
+    model, task, gates = build().eval(), make(0, 6), HardConcrete(8)
+    training = GateTraining(model, task, gates, anatomy(model).heads, Gating(), price=0.25)
+    batch = task.batch(range(6))
+    model.eval()
+    got = training.loss(3, batch).item()
+    xi = gates.sample(torch.Generator().manual_seed(3)).detach()
+    with masked(model, xi=xi):
+        plain = task.losses(task.outputs(model, batch), batch).mean().item()
+    penalty = sum(1 / (1 + math.exp(-(3.0 - 0.33 * math.log(0.1 / 1.1)))) for _ in range(8))
+    assert got == pytest.approx(plain + 0.25 * penalty, rel=1e-5)
+
+
+def test_a_head_that_carries_everything_stays_open():
+    """All heads but one are silent: the price closes them, and the loss keeps the one that speaks."""
+    build, _ = JOBS["classifier"]
+    model, task, test = build(), classification(0, 24), classification(1, 16)
+    loud = Head("encoder", 1, 2)
+    for site in anatomy(model).sites:
+        size = site.head_dim
+        with torch.no_grad():
+            for head in site.heads:
+                if head != loud:
+                    site.output.weight[:, head.index * size : (head.index + 1) * size] = 0
+                else:
+                    site.output.weight[:, head.index * size : (head.index + 1) * size] *= 30
+    model = _fitted(model, task)
+    settings = Gating(epochs=40, lr=1e-5, gate_lr=0.2, tokens=96, weights="none")
+    gated = train_gates(model, task, test, lam=0.01, settings=settings)
+    assert [head for head in anatomy(model).heads if head not in gated.removed] == [loud]
+    assert gated.stages[-1].decided > 0.8
+
+
+def _fitted(model, task):
+    """Only the classifier on top learns."""
+    optimizer = torch.optim.Adam(model.classifier.parameters(), lr=0.05)
+    batch = task.batch(range(len(task)))
+    for _ in range(150):
+        task.losses(task.outputs(model, batch), batch).mean().backward()
+        optimizer.step()
+        model.zero_grad()
+    return model.eval()
+
+
+def test_with_gates_on_the_encoder_alone_the_decoder_is_frozen():
+    build, make = JOBS["translator"]
+    model = build()
+    gated = train_gates(model, make(0, 12), make(1, 6), target_heads=3, kinds=["encoder"], settings=QUICK)
+    assert {head.kind for head in gated.removed} == {"encoder"}
+    before, after = model.state_dict(), gated.model.state_dict()
+    frozen = [name for name in after if "encoder.layers" not in name]
+    assert all(torch.equal(before[name], after[name]) for name in frozen)
+    assert not torch.equal(before["model.encoder.layers.0.fc1.weight"], after["model.encoder.layers.0.fc1.weight"])
+
+
+def test_gates_alone_leave_every_weight(tmp_path):
+    build, make = JOBS["classifier"]
+    model = build()
+    gated = train_gates(model, make(0, 12), make(1, 6), target_heads=5, settings=Gating(gate_lr=0.3, weights="none"))
+    plain = remove(model, gated.removed).state_dict()
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in gated.model.state_dict().items())
+
+
+def test_a_path_goes_on_from_stage_to_stage_and_tells_what_is_left():
+    build, make = JOBS["translator"]
+    model = build()
+    roles = {head: ("positional" if head.index else "rare") for head in anatomy(model).heads}
+    seen = []
+    gated = train_gates(
+        model, make(0, 12), make(1, 6), target_heads=[16, 8], settings=QUICK, roles=roles,
+        on_stage=lambda stage, smaller: seen.append((stage.name, len(anatomy(smaller).heads))),
+    )  # fmt: skip
+    assert seen == [("heads-16", 16), ("heads-8", 8)]
+    assert [stage.left for stage in gated.stages] == [16, 8]
+    assert all(sum(stage.left_by_site.values()) == stage.left for stage in gated.stages)
+    assert all(sum(stage.roles.values()) == stage.left for stage in gated.stages)
+    assert gated.stages[0].notes[-1]["open"] > gated.stages[1].notes[-1]["open"]
+    assert "heads-8: 8 heads left" in gated.report("there")
+
+
+def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path):
+    build, make = JOBS["classifier"]
+    model, tasks = build(), (make(0, 16), make(1, 8))
+    settings = Gating(epochs=3, lr=1e-3, gate_lr=0.3, tokens=48)
+    options = {"target_heads": [6, 3], "settings": settings}
+    undisturbed = train_gates(model, *tasks, **options)
+    for moment in (0.25, 0.4, 0.7):
+
+        def interrupt(what, share, moment=moment):
+            if share > moment:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_gates(model, *tasks, **options, run=tmp_path / "run", progress=interrupt)
+    for _ in range(2):  # once to the end, and once when everything is done already
+        resumed = train_gates(model, *tasks, **options, run=tmp_path / "run")
+        assert resumed.removed == undisturbed.removed
+        assert resumed.stages == undisturbed.stages
+        weights = undisturbed.model.state_dict()
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+    with pytest.raises(RunConflict, match="run of something else"):
+        train_gates(model, *tasks, target_heads=5, settings=settings, run=tmp_path / "run")
+
+
+def test_a_lambda_that_closes_every_gate_keeps_the_last_useful_model(tmp_path):
+    build, make = JOBS["classifier"]
+    model, tasks = build(), (make(0, 24), make(1, 8))
+    settings = Gating(epochs=12, gate_lr=0.15, tokens=48)
+    gated = train_gates(model, *tasks, lam=[50.0, 90.0], settings=settings, run=tmp_path / "run")
+    assert gated.left > 0
+    assert len(gated.stages) == 1
+    assert "lambda-50 closed every gate; kept is the model of step" in gated.remarks[-1]
+    again = train_gates(model, *tasks, lam=[50.0, 90.0], settings=settings, run=tmp_path / "run")
+    assert again.stages == gated.stages
+    assert again.removed == gated.removed
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_model(tmp_path, monkeypatch):
+    build, make = JOBS["classifier"]
+    model, tasks = build(), (make(0, 24), make(1, 8))
+    plain = GateTraining.loss
+    monkeypatch.setattr(
+        GateTraining, "loss", lambda self, step, batch: plain(self, step, batch) * (math.nan if step == 7 else 1.0)
+    )
+    with pytest.raises(HeadcountError, match=r"not finite at step 8 of the gates; .*the model of step \d is kept in"):
+        train_gates(model, *tasks, lam=0.01, settings=Gating(epochs=4, tokens=48), run=tmp_path / "run")
+    assert len(anatomy(load(tmp_path / "run" / "last-good")).heads) == 8
+
+
+def test_without_test_data_a_tenth_is_held_out():
+    build, make = JOBS["classifier"]
+    gated = train_gates(build(), make(0, 20), target_heads=4, settings=QUICK)
+    assert gated.test_n == 2
+    assert gated.remarks == ("There is no test data: 2 examples were held out, 18 trained.",)
+
+
+def test_bad_input_is_refused():
+    build, make = JOBS["classifier"]
+    model, task, test = build(), make(0, 12), make(1, 6)
+    with pytest.raises(HeadcountError, match="say what an open gate costs"):
+        train_gates(model, task, test)
+    with pytest.raises(HeadcountError, match="say what an open gate costs"):
+        train_gates(model, task, test, lam=0.1, target_heads=3)
+    with pytest.raises(HeadcountError, match="above 0; got"):
+        train_gates(model, task, test, lam=-1.0)
+    with pytest.raises(HeadcountError, match="of 8 heads with gates, 1 to 7 can stay"):
+        train_gates(model, task, test, target_heads=8)
+    with pytest.raises(HeadcountError, match="from more heads to fewer"):
+        train_gates(model, task, test, target_heads=[3, 5])
+    with pytest.raises(HeadcountError, match="attention kind"):
+        train_gates(model, task, test, target_heads=3, kinds=["cross"])
+    with pytest.raises(BadData):
+        train_gates(model, task, task, target_heads=3)
+    with pytest.raises(HeadcountError, match="no settings to train gates with"):
+        Gating(epochs=0)
+    with pytest.raises(HeadcountError, match="choice of weights"):
+        Gating(weights="some")
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_fresh_weights_have_the_same_layout_and_other_values(job):
+    model = JOBS[job][0]()
+    smaller = remove(model, [head for head in anatomy(model).heads if head.index % 2])
+    fresh = fresh_copy(smaller, seed=1)
+    assert {n: t.shape for n, t in fresh.state_dict().items()} == {n: t.shape for n, t in smaller.state_dict().items()}
+    site, other = anatomy(fresh).sites[0], anatomy(smaller).sites[0]
+    assert not torch.equal(site.output.weight, other.output.weight)
+    stock = anatomy(type(model)(model.config)).sites[0]
+    assert site.output.weight.std().item() == pytest.approx(stock.output.weight.std().item(), rel=0.3)
+    assert torch.equal(fresh_copy(smaller, seed=1).state_dict()[next(iter(fresh.state_dict()))],
+                       next(iter(fresh.state_dict().values())))  # fmt: skip
