@@ -1,5 +1,6 @@
 # On a machine that has only Python and make, two commands do everything: `make demo` and `make test`.
-# Both first make an environment in .venv from the exact versions in requirements.lock.
+# Both first make an environment in .venv from the exact versions in requirements.lock (requirements-3.10.lock for
+# Python 3.10, which many libraries have left behind).
 
 PYTHON ?= python3
 # Processes that run the tests side by side, each with one thread: two of them are faster than two threads.
@@ -7,6 +8,7 @@ WORKERS ?= 2
 
 BIN := .venv/bin
 READY := .venv/.ready
+LOCK := $(shell $(PYTHON) -c 'import sys; print("requirements%s.lock" % ("-3.10" * (sys.version_info < (3, 11))))')
 TORCH := $(shell sed -n 's/^torch==//p' requirements.lock)
 
 .DEFAULT_GOAL := help
@@ -35,24 +37,24 @@ format: $(READY)  ## let ruff fix and format the code
 	$(BIN)/ruff format
 
 # The build backend comes from the lock too: an isolated build would download it (and may download torch) again.
-$(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "The versions in requirements.lock need Python 3.11 or newer, as '$(PYTHON)'." >&2; \
+$(READY): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "headcount needs Python 3.10 or newer, as '$(PYTHON)'." >&2; \
 	  echo "Name another one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r $(LOCK)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 # torch first and exactly: its newest version may differ, and its builds for CPU and CUDA differ in size by gigabytes.
-lock:  ## write requirements.lock anew from pyproject.toml
+lock:  ## write the lock anew from pyproject.toml (and again with PYTHON=python3.10)
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install torch==$(TORCH) 'hatchling>=1.25'
 	.venv-lock/bin/python -m pip install --no-build-isolation torch==$(TORCH) '.[dev]'
-	grep '^#' requirements.lock > .venv-lock/lock
+	grep '^#' $(LOCK) > .venv-lock/lock
 	.venv-lock/bin/python -m pip freeze --all --exclude pip --exclude headcount \
-	  | sed 's/^\(torch==[0-9.]*\)+.*/\1/' >> .venv-lock/lock
-	mv .venv-lock/lock requirements.lock && rm -rf .venv-lock
+	  | sed -e 's/^\(torch==[0-9.]*\)+.*/\1/' -e '/^\(nvidia\|cuda\|triton\)/d' >> .venv-lock/lock
+	mv .venv-lock/lock $(LOCK) && rm -rf .venv-lock
 
 clean:  ## remove the environment and everything made
 	rm -rf .venv .venv-lock build dist demo-run .pytest_cache .ruff_cache .mypy_cache .hypothesis
