@@ -78,7 +78,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]  # the first is the Setup
         shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
         taken = {parameter.name for parameter in own}
-        parameters = [shared[0], *own, *(one for one in shared[1:] if one.name not in taken)]
+        first = [] if "model" in taken else shared[:1]  # `track` takes several
+        parameters = [*first, *own, *(one for one in shared[1:] if one.name not in taken)]
 
         def run(**given: Any) -> None:
             from headcount.cli.console import quiet

@@ -1,0 +1,170 @@
+"""Train a small Marian-layout translator on two aligned text files: a plain loop that anyone can read.
+
+    python recipes/train_translator.py --train train.en train.de --val val.en val.de --out en-de
+
+6 + 6 layers of 8 heads, one BPE vocabulary for both languages, trained on the data itself. `OUT/checkpoints/epoch-N`
+keeps every epoch, `OUT/model` the last one, `OUT/scores.json` the validation BLEU of each. The same command goes on
+after the last finished epoch, and ends in the same weights, bit for bit, as a run that was never stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch.nn.functional import cross_entropy
+from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
+
+from headcount.evaluate import evaluate
+from headcount.pruning.recovery_state import RecoveryState
+from headcount.surgery import save
+from headcount.tasks import Translation
+
+SPECIAL = ["<pad>", "</s>", "<unk>"]
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    options = arguments(args)
+    out = Path(options.out)
+    tokenizer = shared_tokenizer(out / "tokenizer", options)
+    train, val = (
+        Translation(texts, tokenizer, target_data=targets, max_length=options.max_length)
+        for texts, targets in (options.train, options.val)
+    )
+    val = val.subset(range(min(options.val_limit, len(val))))
+    torch.manual_seed(options.seed)
+    model = new_model(len(tokenizer), options)
+    for remark in train.check(model):
+        print(remark)
+    fit(model, tokenizer, train, val, out, options)
+
+
+def shared_tokenizer(directory: Path, options: argparse.Namespace) -> Any:
+    """One byte-pair encoding of both languages; trained once, then read from where it was saved."""
+    if directory.is_dir():
+        return AutoTokenizer.from_pretrained(directory)
+    bpe = Tokenizer(models.BPE(unk_token="<unk>"))
+    bpe.normalizer = normalizers.NFKC()
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=options.vocabulary, special_tokens=SPECIAL, show_progress=False)
+    bpe.train(list(options.train), trainer)
+    bpe.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, pad_token="<pad>", eos_token="</s>", unk_token="<unk>",
+        model_max_length=options.max_length,
+    )  # fmt: skip
+    tokenizer.save_pretrained(directory)
+    return tokenizer
+
+
+def new_model(vocabulary: int, options: argparse.Namespace) -> Any:
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", options.layers), ("attention_heads", options.heads), ("ffn_dim", options.ffn))
+    }
+    config = MarianConfig(
+        vocab_size=vocabulary, decoder_vocab_size=vocabulary, d_model=options.width, activation_function="relu",
+        dropout=options.dropout, scale_embedding=True, max_position_embeddings=options.max_length,
+        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, forced_eos_token_id=None,
+        init_std=options.width**-0.5, **sides,  # Xavier's deviation for a square projection
+    )  # fmt: skip
+    model = MarianMTModel(config)
+    model.generation_config.bad_words_ids = None  # Marian's default forbids a token that this vocabulary lacks
+    return model
+
+
+def fit(model: Any, tokenizer: Any, train: Any, val: Any, out: Path, options: argparse.Namespace) -> None:
+    """AdamW, linear warm-up, inverse square root decay and a linear end, batches of similar length in random order."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    settled = {name: value for name, value in vars(options).items() if name not in ("out", "epochs")}
+    signature = {"train": train.signature(), "options": settled}  # a run may be made longer or shorter on the way
+    state = RecoveryState(out / "resume", model, optimizer, signature)
+    scores = state.resume()
+    for epoch in range(len(scores) + 1, options.epochs + 1):
+        torch.manual_seed(options.seed + epoch)  # so that an epoch does not depend on whether the run was stopped
+        plan = batches(train, options.tokens, random.Random(options.seed + epoch))
+        begun, total, words = time.monotonic(), 0.0, 0
+        model.train()
+        for step, indices in enumerate(plan):
+            for group in optimizer.param_groups:
+                group["lr"] = options.lr * rate(epoch - 1 + step / len(plan), options)
+            batch = train.batch(indices)
+            logits = train.outputs(model, batch)  # (B, T, V)
+            loss = cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), label_smoothing=options.smoothing)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            here = int((batch.labels != -100).sum())
+            total, words = total + loss.item() * here, words + here
+            if step % 200 == 199:
+                speed = words / (time.monotonic() - begun)
+                print(f"  batch {step + 1}/{len(plan)}: loss {total / words:.3f}, {speed:.0f} tokens/s", flush=True)
+        scores.append(evaluate(model, val).score())
+        spent = (time.monotonic() - begun) / 60
+        print(f"epoch {epoch}: loss {total / words:.3f}, BLEU {scores[-1]:.2f}, {spent:.1f} minutes", flush=True)
+        save(model, out / "checkpoints" / f"epoch-{epoch}", tokenizer=tokenizer)
+        state.keep(scores, best=scores[-1] == max(scores))
+    save(model, out / "model", tokenizer=tokenizer)
+    named = {f"epoch-{n}": round(score, 2) for n, score in enumerate(scores, start=1)}
+    (out / "scores.json").write_text(json.dumps({f"bleu_{len(val)}_val_sentences_greedy": named}, indent=1))
+    print(f"saved to {out / 'model'}: BLEU {scores[-1]:.2f} on {len(val)} sentences of {options.val[0]}, greedy")
+
+
+def rate(epochs: float, options: argparse.Namespace) -> float:
+    """The learning rate's factor after so many epochs, parts of one included.
+
+    >>> given = argparse.Namespace(warmup=2.0, epochs=10, decay=2.0)
+    >>> [round(rate(x, given), 2) for x in (1, 2, 8, 9, 10)]
+    [0.5, 1.0, 0.5, 0.24, 0.0]
+    """
+    end = min(1.0, (options.epochs - epochs) / options.decay)
+    return min(epochs / options.warmup, (options.warmup / max(epochs, 1e-9)) ** 0.5) * end
+
+
+def batches(task: Any, tokens: int, rng: random.Random) -> list[list[int]]:
+    """Pairs of similar length together under a budget of tokens a side, hardly any padding, in random order."""
+    sizes = [(len(target), len(source)) for target, source in zip(task.labels, task.features["input_ids"], strict=True)]
+    order = sorted(range(len(sizes)), key=lambda i: (sizes[i][0], sizes[i][1] + rng.random()))
+    cut: list[list[int]] = [[]]
+    for index in order:
+        if max(max(sizes[i]) for i in [*cut[-1][-1:], index]) * (len(cut[-1]) + 1) > tokens and cut[-1]:
+            cut.append([])
+        cut[-1].append(index)
+    rng.shuffle(cut)
+    return cut
+
+
+def arguments(args: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("--train", "--val"):
+        parser.add_argument(name, nargs=2, required=True, metavar=("SOURCE", "TARGET"), help="aligned text files")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--layers", type=int, default=6, help="of the encoder, and of the decoder")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--ffn", type=int, default=256)
+    parser.add_argument("--vocabulary", type=int, default=4000, help="pieces, shared by both languages")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=600, help="per batch and side, padding included")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--warmup", type=float, default=0.6, help="epochs in which the learning rate rises")
+    parser.add_argument("--decay", type=float, default=2.0, help="last epochs, in which it falls to zero")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--smoothing", type=float, default=0.1, help="of the labels")
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--val-limit", type=int, default=300, help="sentences that are translated after each epoch")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""`headcount track CKPT… --score-data TRAIN --data DEV`: when in training do heads become important?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli.options import Setup, command
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "track")(track)
+
+
+def track(
+    setup: Setup,
+    model: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Checkpoints of one training run.")],
+    score_data: Annotated[str, typer.Option("--score-data", help="Data that heads are scored on.")],
+    data: Annotated[str, typer.Option("--data", help="Other data, that the pruned checkpoints are evaluated on.")],
+    score_target_data: Annotated[
+        str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
+    ] = None,
+    step: Annotated[float, typer.Option("--step", help="A share of the heads (0.1), or a number of them.")] = 0.1,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="How many random orders are averaged.")] = 3,
+    allow_overlap: Annotated[bool, typer.Option("--allow-overlap", help="Allow the same rows in both data.")] = False,
+) -> None:
+    """Score and prune every checkpoint, by importance and in random order (M19, section 6).
+
+    Checkpoints in one directory are taken in the order of their numbers: epoch-2 before epoch-10.
+
+    Examples:
+
+      headcount track run/checkpoints/epoch-* --score-data train.tsv --data dev.tsv --out tracked
+
+      headcount track run/epoch-1 run/epoch-5 run --score-data train.en --score-target-data train.fr
+      --data val.en --target-data val.fr --limit 200 --step 0.2 --json
+    """
+    from headcount import dynamics
+    from headcount.cli.console import print_json, progress
+    from headcount.cli.loading import load_model
+    from headcount.cli.running import run_of
+    from headcount.pruning.schedule import counts
+
+    counts(1, step)
+    paths = dynamics.in_order(model)
+    dynamics.refuse_different(paths)
+    setup.model = paths[-1]
+    last, tokenizer = setup.load_model()
+    scoring = setup.load_task(score_data, tokenizer, last, score_target_data)
+    task = setup.load_task(data, tokenizer, last)
+    settings = {"checkpoints": paths, "step": step, "orders": orders}
+    with run_of(setup, "track", last, [scoring, task], **settings) as run, progress("tracking") as bar:
+        found = dynamics.track(
+            paths, task, scoring, step=step, orders=orders, seed=setup.seed, allow_overlap=allow_overlap,
+            run=run.directory, loading=lambda path: load_model(path, setup.device, setup.dtype)[0], progress=bar,
+        )  # fmt: skip
+        names = {"model": paths[-1], "metric": task.metric.name, "n": len(task), "n_score": len(scoring)}
+        result = run.finish({**names, **found.to_json()})
+    print_json(result) if setup.as_json else _print(result, task.metric)
+
+
+def _print(result: dict[str, Any], metric: Any) -> None:
+    from rich.table import Table
+
+    from headcount.cli.console import console, number
+
+    title = f"{result['model']}: percent of each checkpoint's own {metric.name}, {result['n']} examples"
+    table = Table(title=title, title_justify="left")
+    table.add_column("heads gone", justify="right", no_wrap=True)
+    for one in result["checkpoints"]:
+        table.add_column(f"{one['name']}\n{number(one['base'], metric)}", justify="right", no_wrap=True)
+    for share in dict.fromkeys(point["pruned"] for point in result["checkpoints"][0]["points"]):
+        cells = []
+        for one in result["checkpoints"]:
+            here = {point["method"]: point for point in one["points"] if point["pruned"] == share}
+            cells.append(" / ".join(f"{100 * here[method]['relative']:.0f}" for method in ("gradient", "random")))
+        table.add_row(f"{share:.0%}", *cells)
+    table.add_section()
+    table.add_row("advantage", *(f"{one['advantage']:+.2f}" for one in result["checkpoints"]))
+    if len(result["checkpoints"]) > 1:
+        table.add_row("r with last", *(f"{r:.2f}" for r in (*result["with_last"], 1.0)))
+    console.print(table)
+    console.print("Heads gone by importance / in random order. " + result["in_words"], soft_wrap=True)

@@ -1,0 +1,111 @@
+"""`recipes/train_translator.py` on a toy language: it learns, keeps every epoch, and goes on as if never stopped."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from headcount import Translation, evaluate, load
+from headcount.errors import RunConflict
+
+NOUNS = {"dog": "chien", "cat": "chat", "man": "homme", "girl": "fille", "horse": "cheval"}
+VERBS = {"runs": "court", "sleeps": "dort", "sings": "chante", "waits": "attend"}
+SIZES = "--layers 1 --heads 2 --width 32 --ffn 64 --vocabulary 60 --tokens 80 --lr 0.01 --dropout 0.1 --val-limit 20"
+
+
+@pytest.fixture(scope="module")
+def recipe(repository_root):
+    path = repository_root / "recipes" / "train_translator.py"
+    spec = importlib.util.spec_from_file_location("train_translator", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_translator"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def repository_root(pytestconfig):
+    return pytestconfig.rootpath
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("aligned")
+    pairs = [
+        (f"a {one} {verb} near a {two}", f"un {french} {verbe} avec un {other}")
+        for one, french in NOUNS.items()
+        for verb, verbe in VERBS.items()
+        for two, other in NOUNS.items()
+    ]
+    for name, some in (("val", pairs[::5]), ("train", [pair for place, pair in enumerate(pairs) if place % 5])):
+        for side, language in enumerate(("en", "fr")):
+            (root / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in some))
+    return root
+
+
+def train(recipe, data, out, epochs, *more):
+    files = [str(data / name) for name in ("train.en", "train.fr", "val.en", "val.fr")]
+    given = ["--train", *files[:2], "--val", *files[2:], "--out", str(out), "--epochs", str(epochs), "--decay", "1"]
+    recipe.main([*given, *SIZES.split(), *more])
+
+
+@pytest.fixture(scope="module")
+def trained(recipe, data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "model"
+    train(recipe, data, out, 6)
+    return out
+
+
+def test_it_learns_and_keeps_every_epoch(trained, data):
+    scores = json.loads((trained / "scores.json").read_text())["bleu_20_val_sentences_greedy"]
+    assert list(scores) == [f"epoch-{number}" for number in range(1, 7)]
+    assert scores["epoch-6"] > 50 > scores["epoch-1"]
+    assert len(list((trained / "checkpoints").iterdir())) == 6
+    tokenizer = AutoTokenizer.from_pretrained(trained / "model")
+    val = Translation(data / "val.en", tokenizer, target_data=data / "val.fr")
+    for directory, name in ((trained / "model", "epoch-6"), (trained / "checkpoints" / "epoch-2", "epoch-2")):
+        assert evaluate(load(directory), val).score() == pytest.approx(scores[name], abs=0.01)
+
+
+def test_resuming_gives_the_same_weights_bit_for_bit(recipe, data, trained, tmp_path, monkeypatch):
+    keep = recipe.RecoveryState.keep
+
+    def stopping(state, scores, best):
+        keep(state, scores, best)
+        if len(scores) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe.RecoveryState, "keep", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, data, tmp_path / "model", 6)
+    monkeypatch.setattr(recipe.RecoveryState, "keep", keep)
+    train(recipe, data, tmp_path / "model", 6)
+    whole, resumed = (load_file(path / "model" / "model.safetensors") for path in (trained, tmp_path / "model"))
+    assert whole.keys() == resumed.keys()
+    assert all(whole[name].equal(resumed[name]) for name in whole)
+
+
+def test_another_setting_does_not_go_on_from_there(recipe, data, trained):
+    with pytest.raises(RunConflict, match="something else"):
+        train(recipe, data, trained, 6, "--lr", "0.02")
+
+
+def test_no_pickles(trained):
+    kinds = {path.suffix for path in trained.rglob("*") if path.is_file()}
+    assert kinds <= {".json", ".safetensors"}
+
+
+def test_batches_hold_all_examples_once_and_stay_in_budget(recipe, data):
+    import random
+
+    tokenizer = recipe.shared_tokenizer(
+        data / "tokenizer",
+        recipe.arguments(["--train", f"{data}/train.en", f"{data}/train.fr", "--val", "", "", "--out", ""]),
+    )
+    task = Translation(data / "train.en", tokenizer, target_data=data / "train.fr")
+    cut = recipe.batches(task, 60, random.Random(0))
+    assert sorted(index for some in cut for index in some) == list(range(len(task)))
+    assert max(max(len(task.labels[i]) for i in some) * len(some) for some in cut) <= 60
