@@ -1,0 +1,153 @@
+"""Gates beside the methods that need no training, at the same number of heads and the same training cost (V19, M19).
+
+    python -m benchmarks.gates                       the translator of the shared directory, a quarter of its encoder heads
+    python -m benchmarks.gates --heads 24,12,6       a path
+    python -m benchmarks.gates --cost                what gates add to a training step
+
+Everything is trained and scored on training data; BLEU is on the validation data, on which nothing was chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from headcount.anatomy import anatomy
+from headcount.evaluate import evaluate
+from headcount.gates import Gating, train_gates
+from headcount.gates.gating import GateTraining
+from headcount.gates.hard_concrete import HardConcrete
+from headcount.pruning import Recovery
+from headcount.pruning.recover import _Recovering
+from headcount.pruning.search import cuts
+from headcount.stats import paired_bootstrap
+from headcount.surgery import load, remove
+from headcount.tasks import load_task
+
+SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
+SCORED = 384  # examples that the methods without training score and compensate on
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    directory = SHARED / options.model
+    model, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
+    text = SHARED / "data" / "multi30k"
+    train, test = (
+        load_task("translation", text / f"{name}.en", tokenizer, model, target_data=text / f"{name}.fr", limit=limit)
+        for name, limit in (("train", options.limit), ("val", options.test))
+    )
+    settings = Gating(epochs=options.epochs, lr=options.lr, gate_lr=options.gate_lr, seed=options.seed)
+    if options.cost:
+        print(cost(model, train, settings, options.repeats))
+        return
+    results = compare(model, train, test, settings, [int(count) for count in options.heads.split(",")])
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=2))
+
+
+def compare(model: Any, train: Any, test: Any, settings: Gating, wanted: list[int]) -> list[dict[str, Any]]:
+    """Every way at every number of encoder heads left."""
+    base = evaluate(model, test).of()
+    total = sum(head.kind == "encoder" for head in anatomy(model).heads)
+    scoring = train.subset(range(min(SCORED, len(train))))
+    print(f"BLEU of the whole model on {len(test)} sentences: {test.metric.of_sums(base.sum(0)):.2f}", flush=True)
+    results: list[dict[str, Any]] = []
+
+    def tell(way: str, left: int, smaller: Any, trained: int, **more: float) -> None:
+        statistics = evaluate(smaller.eval(), test).of()
+        tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+        results.append({
+            "way": way, "left": left, "bleu": float(test.metric.of_sums(statistics.sum(0))), "epochs": trained,
+            "change": float(tested.change[0]), "low": float(tested.low[0]), "high": float(tested.high[0]),
+            "p": float(tested.p[0]), **more,
+        })  # fmt: skip
+        one = results[-1]
+        more_said = "".join(f", {name} {value:.0%}" for name, value in more.items())
+        print(f"{left:3} of {total} heads, {way}: {one['bleu']:.2f} ({one['change']:+.2f}, 95% {one['low']:+.2f} to "
+              f"{one['high']:+.2f}, p {one['p']:.4f}){more_said}", flush=True)  # fmt: skip
+
+    for way, method, how in (("M19's order", "michel", "none"), ("prune's default", "search", "refit")):
+        counts = [total - left for left in wanted]
+        tenths = sorted({*counts, *(round(total * share / 10) for share in range(1, 10))})
+        for number, cut in zip(
+            tenths, cuts(model, scoring, tenths, method=method, how=how, kinds=["encoder"]), strict=True
+        ):
+            if number in counts:
+                tell(f"{way}, no training", total - number, cut.model, 0)
+                if method == "search":
+                    smaller = copy.deepcopy(cut.model)
+                    spent = settings.epochs * (wanted.index(total - number) + 1)  # as much as the path of gates
+                    _train(smaller, train, settings, spent)
+                    tell(f"{way}, then trained", total - number, smaller, spent)
+            if number >= max(counts):
+                break
+
+    def stage_done(stage: Any, smaller: Any) -> None:
+        trained = settings.epochs * (wanted.index(stage.left) + 1)
+        tell("gates", stage.left, smaller, trained, decided=stage.decided)
+
+    train_gates(model, train, test, target_heads=wanted, kinds=["encoder"], settings=settings, on_stage=stage_done)
+    return results
+
+
+def _train(smaller: Any, train: Any, settings: Gating, epochs: int) -> None:
+    """The encoder's layers alone learn, as with the gates."""
+    chosen = {id(p) for site in anatomy(smaller).sites if site.kind == "encoder" for p in site.block.parameters()}
+    for parameter in smaller.parameters():
+        parameter.requires_grad_(id(parameter) in chosen and parameter.requires_grad)
+    training = _Recovering(smaller, train, Recovery(epochs, lr=settings.lr, tokens=settings.tokens), None)
+    for epoch in range(epochs):
+        training.epoch(epoch, lambda share: None)
+
+
+def cost(model: Any, train: Any, settings: Gating, repeats: int) -> str:
+    """Processor time of steps with gates beside plain ones of the same model on the same batches, in turns."""
+    heads = anatomy(model).heads
+    whole = remove(model, [])
+    plain = _Recovering(whole, train, Recovery(1, lr=1e-6, tokens=settings.tokens), None)
+    gates = HardConcrete(len(heads))
+    gated = GateTraining(remove(model, []), train, gates, heads, settings, price=1e-3)
+    ratios = []
+    for step in range(repeats + 2):
+        times = []
+        for training in (plain, gated) if step % 2 else (gated, plain):
+            training.model.train()
+            batch = train.batch(training.batches[len(training.batches) // 2])
+            started = time.process_time()
+            training._step(step, batch)
+            times.append(time.process_time() - started)
+        ratios.append(times[1] / times[0] if step % 2 else times[0] / times[1])
+    low, middle, high = np.quantile(ratios[2:], [0.25, 0.5, 0.75])
+    return f"a step with gates costs {middle:.3f} of a plain one (quartiles {low:.3f} to {high:.3f}, {repeats} pairs)"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="models/multi30k-en-fr", help="relative to the shared directory")
+    parser.add_argument("--heads", default="12", help="encoder heads to leave; a path with commas")
+    parser.add_argument("--epochs", type=int, default=2, help="of each stage")
+    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--gate-lr", type=float, default=0.1)
+    parser.add_argument("--limit", type=int, default=12_000, help="training sentences")
+    parser.add_argument("--test", type=int, help="only so many validation sentences")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--json", help="file for the results")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
