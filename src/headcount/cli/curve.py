@@ -20,7 +20,9 @@ def curve(
     score_target_data: Annotated[
         str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
     ] = None,
-    methods: Annotated[str, typer.Option("--methods", help="gradient,fisher,oracle,random…")] = "gradient",
+    methods: Annotated[
+        str, typer.Option("--methods", help="gradient,oracle,relevance,confidence,random…")
+    ] = "gradient",
     step: Annotated[float, typer.Option("--step", help="A share of the heads (0.1), or a number of them.")] = 0.1,
     kinds: Annotated[
         str | None, typer.Option("--kinds", help="encoder,cross… one curve each; `each`: all kinds.")

@@ -16,18 +16,23 @@ def register(app: typer.Typer) -> None:
 def importance(
     setup: Setup,
     data: Annotated[str, typer.Option("--data", help="Data to score heads on, such as training data.")],
-    method: Annotated[str, typer.Option("--method", help="gradient (M19 eq. 2), fisher, oracle, random…")] = "gradient",
+    method: Annotated[
+        str, typer.Option("--method", help="gradient, fisher, oracle, relevance, confidence, random.")
+    ] = "gradient",
     per: Annotated[
         str, typer.Option("--per", help="gradient: absolute value per example, token or batch.")
     ] = "example",
+    exclude: Annotated[
+        str, typer.Option("--exclude", help="confidence: leave out the end of sentence, special tokens, or none.")
+    ] = "end",
 ) -> None:
-    """Score every head: the higher, the more important (M19, section 4.1).
+    """Score every head: the higher, the more important (M19, section 4.1; V19, section 4).
 
     Examples:
 
       headcount importance ./model --data train.tsv --limit 1000 --out run
 
-      headcount importance ./translator --data train.en --target-data train.fr --method fisher --json
+      headcount importance ./translator --data train.en --target-data train.fr --method relevance --json
     """
     from headcount.cli.console import print_json, progress
     from headcount.cli.running import run_of
@@ -35,7 +40,7 @@ def importance(
     from headcount.importance.methods import find_method
 
     find_method(method)
-    options = method_options(method, per, setup.seed)
+    options = method_options(method, per, setup.seed, exclude)
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
     with run_of(setup, "importance", model, [task], method=method, options=dict(options)) as run:
@@ -49,7 +54,7 @@ def importance(
     print_json(result) if setup.as_json else _print(result, scores)
 
 
-def method_options(method: str, per: str, seed: int) -> dict[str, Any]:
+def method_options(method: str, per: str, seed: int, exclude: str = "end") -> dict[str, Any]:
     """The options that a method takes, of those that the command line has."""
     from headcount.errors import HeadcountError, unknown
 
@@ -57,7 +62,11 @@ def method_options(method: str, per: str, seed: int) -> dict[str, Any]:
         raise HeadcountError(unknown("per", per, ("example", "token", "batch")))
     if per != "example" and method != "gradient":
         raise HeadcountError(f"--per {per} is a variant of --method gradient, not of {method}")
-    options: dict[str, dict[str, Any]] = {"gradient": {"per": per}, "random": {"seed": seed}}
+    if exclude != "end" and method != "confidence":
+        raise HeadcountError(f"--exclude {exclude} is for --method confidence, not for {method}")
+    options: dict[str, dict[str, Any]] = {
+        "gradient": {"per": per}, "random": {"seed": seed}, "confidence": {"exclude": exclude},
+    }  # fmt: skip
     return options.get(method, {})
 
 

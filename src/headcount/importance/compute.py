@@ -39,8 +39,9 @@ def importance(
     (8, True)
 
     task: on data that no later choice is tested on; M19 uses training data.
-    method: gradient (M19 eq. 2), fisher, oracle or random; see `headcount.importance.METHODS`.
-    options: the method's own; gradient: per="example", "token" or "batch"; random: seed; oracle: run, a run directory.
+    method: gradient (M19 eq. 2), fisher, oracle, relevance or confidence (V19), or random.
+    options: the method's own; gradient: per="example", "token" or "batch"; relevance: steps of an example; confidence:
+        exclude="end", "special" or "none"; random: seed; oracle: run, a run directory.
     progress: called with the share done, from 0 to 1.
     """
     chosen = find_method(method)

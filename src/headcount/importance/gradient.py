@@ -7,8 +7,6 @@ it costs less than a training step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from headcount.anatomy import anatomy
-from headcount.errors import BadData, HeadcountError, unknown
-from headcount.evaluate.batches import TOKENS, batches_by_length
+from headcount.errors import HeadcountError, unknown
+from headcount.evaluate.batches import TOKENS
+from headcount.importance.passes import Progress, collect
 from headcount.importance.per_token import token_gradients
 from headcount.mask import masked
 from headcount.tasks import Batch, Task
 
 BATCH = 32  # examples whose gradients `per="batch"` adds up, in the order of the data
-
-Progress = Callable[[float], None]
 
 
 def gradient(
@@ -44,7 +41,7 @@ def gradient(
     tokens: per batch of the computation, padding included; changes nothing but memory.
     """
     if per == "token":
-        return _collect(model, task, tokens, progress, _token_sums)
+        return collect(model, task, _token_sums, what="gradient", tokens=tokens, progress=progress)
     if per not in ("example", "batch"):
         raise HeadcountError(unknown("per", per, ("example", "token", "batch")))
     signed = head_gradients(model, task, tokens=tokens, progress=progress)
@@ -74,7 +71,7 @@ def head_gradients(
     >>> head_gradients(BertForSequenceClassification(config), task).shape
     (2, 8)
     """
-    return _collect(model, task, tokens, progress, _example_gradients)
+    return collect(model, task, _example_gradients, what="gradient", tokens=tokens, progress=progress)
 
 
 def _example_gradients(model: Any, task: Task, batch: Batch) -> Tensor:
@@ -102,43 +99,3 @@ def _loss(model: Any, task: Task, batch: Batch) -> Tensor:
     if not loss.requires_grad:
         raise HeadcountError(f"the loss of {type(model).__name__} does not depend on its heads in a differentiable way")
     return loss
-
-
-def _collect(model: Any, task: Task, tokens: int, progress: Progress | None, of_batch: Callable) -> np.ndarray:
-    """What `of_batch` gives for every batch, put together in the order of the examples."""
-    task.check(model)
-    found = anatomy(model)
-    if not found.heads:
-        raise HeadcountError("the model has no attention heads left: there is nothing to score")
-    values = np.zeros((len(task), len(found.heads)), dtype=np.float32)
-    device, done = next(model.parameters()).device, 0
-    with _frozen(model):
-        for indices in batches_by_length(task.lengths, tokens):
-            part = of_batch(model, task, task.batch(indices).to(device)).float().cpu().numpy()
-            bad = np.flatnonzero(~np.isfinite(part).all(1))
-            if len(bad):
-                example = indices[int(bad[0])]
-                place = getattr(task, "places", None)
-                raise BadData(f"{place[example] if place else f'example {example}'}: the gradient there is not finite")
-            values[indices] = part
-            done += len(indices)
-            if progress is not None:
-                progress(done / len(task))
-    return values
-
-
-@contextmanager
-def _frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients for parameters, as long as the block lasts."""
-    training = {module: module.training for module in model.modules()}
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.eval()
-    model.requires_grad_(False)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
-        for module, mode in training.items():
-            module.training = mode

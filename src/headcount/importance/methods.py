@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from headcount.errors import HeadcountError, unknown
+from headcount.importance.confidence import confidence
 from headcount.importance.gradient import fisher, gradient
 from headcount.importance.oracle import oracle
 from headcount.importance.random_order import random_order
+from headcount.importance.relevance import relevance
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ METHODS = {
     "gradient": Method(gradient, True, "M19 eq. 2: the mean absolute gradient of an example's loss"),
     "fisher": Method(fisher, False, "the mean squared gradient of an example's loss"),
     "oracle": Method(oracle, False, "how much worse the metric is with the head off (M19's single ablation)"),
+    "confidence": Method(confidence, False, "V19: the mean largest attention weight, end of sentence excluded"),
+    "relevance": Method(relevance, False, "V19: the share of its layer's relevance for the top-1 logit (LRP)"),
     "random": Method(random_order, False, "no information at all, for comparison", reads_data=False),
 }
 

@@ -76,7 +76,7 @@ class Classification(BaseTask):
                 "tokenizer": type(tokenizer).__name__,
             },
         )
-        self.tokenizer_pad = tokenizer.pad_token_id
+        self.tokenizer, self.tokenizer_pad = tokenizer, tokenizer.pad_token_id
 
     def outputs(self, model: Any, batch: Batch) -> Tensor:
         with _padding(model, self.pad):

@@ -54,6 +54,7 @@ class LanguageModeling(BaseTask):
     ) -> None:
         rows = Rows.of(data, split)
         text, _, said_text = find_text(rows, text, None)
+        self.tokenizer = tokenizer
         self.masked = tokenizer.mask_token_id is not None if masked is None else masked
         if self.masked and tokenizer.mask_token_id is None:
             raise BadData("the tokenizer has no mask token: it is for a causal model (masked=False)")
