@@ -55,6 +55,16 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     return [round(place * step, digits) + 0.0 for place in range(first, last + 1)]
 
 
+def powers(low: float, high: float) -> list[float]:
+    """Powers of ten between two numbers; ordinary round numbers where there are too few.
+
+    >>> powers(8.0, 20000.0)
+    [10.0, 100.0, 1000.0, 10000.0]
+    """
+    found = [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
+    return found[:: 1 + len(found) // 8] if len(found) > 1 else ticks(low, high)
+
+
 def spread(values: Sequence[float], room: float = 0.06, least: float = 1e-9) -> tuple[float, float]:
     """A range that holds all values, with a little room; never empty.
 
@@ -73,22 +83,23 @@ class Axes:
     xs: tuple[float, float]
     ys: tuple[float, float]
     height: float = 232.0
-    left: float = 48.0
+    left: float = 54.0
     right: float = 10.0
     top: float = 10.0
     bottom: float = 38.0
+    log: bool = False  # of y: for perplexities, which grow by powers of ten
 
     def x(self, value: float) -> float:
         return self.left + (WIDTH - self.left - self.right) * (value - self.xs[0]) / (self.xs[1] - self.xs[0])
 
     def y(self, value: float) -> float:
-        whole = self.height - self.top - self.bottom
-        return self.height - self.bottom - whole * (value - self.ys[0]) / (self.ys[1] - self.ys[0])
+        low, high, at = (math.log10(end) if self.log else end for end in (*self.ys, value))
+        return self.height - self.bottom - (self.height - self.top - self.bottom) * (at - low) / (high - low)
 
     def frame(self, across: str, up: str, x_percent: bool = False, y_percent: bool = False) -> Markup:
         """Grid lines, numbers and names of both axes."""
         end, base = WIDTH - self.right, self.height - self.bottom
-        xs, ys = ticks(*self.xs), ticks(*self.ys)
+        xs, ys = ticks(*self.xs), powers(*self.ys) if self.log else ticks(*self.ys)
         return join(
             *(tag("line", class_="grid", x1=self.left, x2=end, y1=self.y(value), y2=self.y(value)) for value in ys),
             *(words(self.left - 5, self.y(v) + 3.5, w, "end") for v, w in zip(ys, labels(ys, y_percent), strict=True)),

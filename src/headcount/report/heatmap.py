@@ -30,7 +30,7 @@ def grid(
     """Heads of one kind as coloured squares; `letter` is written on them, `width` is how many columns there are."""
     layers = sorted({head.layer for head in heads})
     columns = max(width, 1 + max((head.index for head in heads), default=0))
-    cell = min((WIDTH - LEFT) / columns, 40.0)
+    cell = min((WIDTH - LEFT) / columns, 80.0)
     tall = max(min(cell, 26.0), 7.0)
     size = max(4.0, min(11.0, 0.62 * cell, 0.62 * tall))
     row = {layer: place for place, layer in enumerate(layers)}

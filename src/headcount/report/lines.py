@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headcount.report.chart import Axes, drawing, legend, mark, spread, words
+from headcount.report.chart import WIDTH, Axes, drawing, legend, mark, spread, words
 from headcount.report.markup import Markup, join, tag
 
 
@@ -49,9 +49,11 @@ def line_chart(
     """
     dots = [dot for one in series for dot in one.dots]
     ends = [value for dot in dots for value in (dot.y, dot.low, dot.high) if value is not None]
-    ys = spread(ends + ([level[0]] if level else []))
+    ends += [level[0]] if level else []
+    log = bool(ends) and 0 < 50 * min(ends) < max(ends)
+    ys = (0.9 * min(ends), 1.1 * max(ends)) if log else spread(ends)
     xs = (0.0, 1.0) if whole else spread([dot.x for dot in dots] + ([at[0]] if at else []), room=0.03)
-    axes = Axes(xs, ys)
+    axes = Axes(xs, ys, log=log)
     drawn = [axes.frame(across, up, x_percent, y_percent)]
     if at:
         place = axes.x(at[0])
@@ -60,8 +62,8 @@ def line_chart(
         drawn.append(words(place + (-4 if anchor == "end" else 4), axes.top + 9, at[1], anchor, "ruled"))
     if level:
         place = axes.y(level[0])
-        drawn.append(tag("line", class_="ruler", x1=axes.left, x2=350, y1=place, y2=place))
-        drawn.append(words(axes.left + 4, place - 4, level[1], class_="ruled"))
+        drawn.append(tag("line", class_="ruler", x1=axes.left, x2=WIDTH - axes.right, y1=place, y2=place))
+        drawn.append(words(WIDTH - axes.right, place - 4, level[1], "end", "ruled"))
     if bands:
         drawn += [_band(axes, one) for one in series]
     drawn += [_line(axes, one) for one in series]

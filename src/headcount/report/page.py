@@ -7,13 +7,19 @@ from headcount.report.assets import asset, fingerprint
 from headcount.report.facts import Facts
 from headcount.report.markup import Markup, join, tag
 from headcount.report.runs import Run
+from headcount.report.sections.alone import alone
+from headcount.report.sections.domains import domains, evaluations
 from headcount.report.sections.headline import headline
 from headcount.report.sections.heads import heads
 from headcount.report.sections.layout import unfinished
 from headcount.report.sections.provenance import provenance
+from headcount.report.sections.pruning import curves, layers
+from headcount.report.sections.roles import roles
+from headcount.report.sections.speed import speed
+from headcount.report.sections.training import dynamics, gates
 
 MARK = "<!doctype html>\n<!-- a report of headcount -->\n"
-SECTIONS = (heads,)
+SECTIONS = (heads, alone, curves, layers, speed, domains, roles, gates, dynamics, evaluations)
 
 
 def page(models: list[list[Run]]) -> str:

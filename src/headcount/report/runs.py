@@ -15,6 +15,7 @@ from headcount.errors import HeadcountError, RunConflict
 from headcount.heads import Head
 
 RUN, SHARDS = "run.json", "outcomes"
+ALONE = "ablate --mode all-but-one"
 # What a result without a command must be, told by keys that only that command writes.
 TELLING = {
     "curve": ("curves",),
@@ -55,10 +56,14 @@ class Run:
         """The command that made it; for an unfinished run its signature tells."""
         for said in (self.content.get("command"), self.signature.get("command")):
             if isinstance(said, str):
-                return "ablate all-but-one" if said == "ablate" and "layers" in self.content else said
-        if "layers" in self.content:
-            return "ablate all-but-one"
+                return ALONE if said == "ablate" and self._alone else said
+        if self._alone:
+            return ALONE
         return next((name for name, keys in TELLING.items() if all(key in self.content for key in keys)), "unknown")
+
+    @property
+    def _alone(self) -> bool:
+        return "layers" in self.content or self.signature.get("mode") == "all-but-one"
 
     @cached_property
     def model(self) -> str:

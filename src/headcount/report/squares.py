@@ -16,8 +16,8 @@ def layers_chart(kept: Collection[Head], removed: Collection[Head], kind: str, t
     heads = sorted(head for head in {*kept, *removed} if head.kind == kind)
     layers = sorted({head.layer for head in heads})
     columns = 1 + max((head.index for head in heads), default=0)
-    cell = min((WIDTH - LEFT - RIGHT) / columns, 24.0)
-    tall = max(min(cell, 20.0), 10.0)
+    cell = min((WIDTH - LEFT - RIGHT) / columns, 36.0)
+    tall = max(min(cell, 22.0), 10.0)
     gone = set(removed)
     drawn = []
     for place, layer in enumerate(layers):

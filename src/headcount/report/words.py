@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from headcount.report.runs import number
@@ -40,10 +41,17 @@ def change(value: Any, metric: str | None = None) -> str:
 
 def interval(row: Any, metric: str | None = None, low: str = "low", high: str = "high", signed: bool = True) -> str:
     """The two ends of a 95% interval: `−0.0156 to +0.0052`; nothing if either is missing."""
-    ends = [number(row.get(low)), number(row.get(high))]
-    if None in ends:
-        return NOTHING
-    return " to ".join((change if signed else score)(end, metric) for end in ends)
+    return ends(row, lambda end: (change if signed else score)(end, metric), low, high)
+
+
+def ends(row: Any, write: Callable[[Any], str], low: str, high: str) -> str:
+    """Two ends of a range, each as `write` has it.
+
+    >>> ends({"low": 0.1, "high": 0.25}, share, "low", "high")
+    '10% to 25%'
+    """
+    both = [row.get(low), row.get(high)]
+    return NOTHING if None in map(number, both) else " to ".join(map(write, both))
 
 
 def p_value(value: Any) -> str:
@@ -75,6 +83,11 @@ def short(value: Any) -> str:
 def worse(value: float, metric: str | None) -> bool:
     """Whether a change of the metric is for the worse."""
     return value > 0 if metric in LOWER_IS_BETTER else value < 0
+
+
+def point(metric: str | None) -> float:
+    """What people call a point of the metric: a hundredth of accuracy, one of BLEU."""
+    return 1.0 if metric in HUNDREDS else 0.01
 
 
 def points(value: Any, metric: str | None) -> str:

@@ -30,7 +30,7 @@ def total_of(cut: Run) -> int:
 
 def _title(facts: Facts, cuts: list[Run]) -> str:
     if cuts:
-        return f"{len(cuts[0].listed('removed'))} of {total_of(cuts[0])} heads removed"
+        return _claim(facts, cuts[0])
     for run in facts.of("ablate"):
         if run.heads:
             return f"{len(significant(run))} of {len(run.heads)} heads matter on their own"
@@ -39,6 +39,29 @@ def _title(facts: Facts, cuts: list[Run]) -> str:
             return f"{order[-1]} matters most of {len(order)} heads"
     measured = list(dict.fromkeys(run.command for run in facts.runs))
     return f"What {', '.join(measured)} found"
+
+
+def _claim(facts: Facts, cut: Run) -> str:
+    """`36 of 72 heads removed, accuracy 0.8796 → 0.8784, not inferior within 0.5 points, 21% faster`."""
+    metric = cut.word("metric")
+    parts = [f"{len(cut.listed('removed'))} of {total_of(cut)} heads removed"]
+    if cut.number("after") is not None:
+        before, after = (words.score(cut.number(key), metric) for key in ("before", "after"))
+        parts.append(f"{words.metric_name(metric)} {before} → {after}")
+    if cut.content.get("noninferior") is True:
+        parts.append(f"not inferior within {words.points(cut.number('max_drop'), metric)}")
+    times, low = _speedup(facts, cut)
+    if times is not None and low is not None and low > 1 and times >= 1.02:
+        parts.append(f"{times - 1:.0%} faster")
+    return ", ".join(parts)
+
+
+def _speedup(facts: Facts, cut: Run) -> tuple[float | None, float | None]:
+    """How many times as fast, at the largest batch that was measured, and the lower end of its interval."""
+    bench = bench_of(facts, cut)
+    rows = [row for row in (bench.rows("rows") if bench else []) if number(row.get("speedup"))]
+    row = max(rows, key=lambda row: number(row.get("batch")) or 0, default=mapping(cut.content.get("speed")))
+    return number(row.get("speedup")), number(row.get("low"))
 
 
 def _sentence(facts: Facts, cut: Run) -> str:

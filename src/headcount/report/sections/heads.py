@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from headcount.heads import Head
 from headcount.report import heatmap, words
 from headcount.report.chart import figure
@@ -131,19 +134,28 @@ def _what_matters(run: Run) -> str:
 
 def _numbers(facts: Facts, ablations: list[Run], scores: list[Run]) -> Markup:
     """All the numbers of the pictures."""
-    columns = ["head"]
-    for _ in ablations:
-        columns += ["change", "95% interval", "p", "p (Holm)"]
-    columns += [f"importance, {run.word('method') or 'score'}" for run in scores]
-    strong = [significant(run) for run in ablations]
-    rows, marked = [], []
-    for head in sorted({head for run in [*ablations, *scores] for head in run.heads}):
-        cells: list[object] = [head]
-        for run in ablations:
-            row, metric = run.heads.get(head, {}), run.word("metric")
-            cells += [words.change(row.get("change"), metric), words.interval(row, metric)]
-            cells += [words.p_value(row.get("p")), words.p_value(row.get("p_holm"))]
-        cells += [words.short(run.heads.get(head, {}).get("score")) for run in scores]
-        rows.append(cells)
-        marked.append(any(head in found for found in strong))
-    return folded(f"The numbers of all {len(rows)} heads", table(columns, rows, marked))
+    columns: dict[str, Any] = {"head": str}
+    for run in ablations:
+        of = f", {data_of(run)}" if len(ablations) > 1 else ""
+        columns |= {f"{name}{of}": partial(say, run) for name, say in _ABLATED.items()}
+    for run in scores:
+        columns[f"importance, {run.word('method') or 'score'}"] = partial(_score, run)
+    every = sorted({head for run in [*ablations, *scores] for head in run.heads})
+    strong = {head for run in ablations for head in significant(run)}
+    return folded(f"The numbers of all {len(every)} heads", table(columns, every, lambda head: head in strong))
+
+
+def _of(run: Run, head: Head) -> dict[str, Any]:
+    return run.heads.get(head, {})
+
+
+def _score(run: Run, head: Head) -> str:
+    return words.short(_of(run, head).get("score"))
+
+
+_ABLATED = {
+    "change": lambda run, head: words.change(_of(run, head).get("change"), run.word("metric")),
+    "95% interval": lambda run, head: words.interval(_of(run, head), run.word("metric")),
+    "p": lambda run, head: words.p_value(_of(run, head).get("p")),
+    "p (Holm)": lambda run, head: words.p_value(_of(run, head).get("p_holm")),
+}

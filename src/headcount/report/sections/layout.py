@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from headcount.report.markup import Markup, join, tag
+from headcount.report.markup import Markup, tag
 from headcount.report.runs import Run
 
+Columns = Mapping[str, Callable[[Any], object]]
 DO_AGAIN = "Run the same command again: it goes on where it stopped."
 
 
@@ -18,16 +20,19 @@ def figures(*pictures: object) -> Markup:
     return tag("div", *pictures, class_="figures")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], strong: Sequence[bool] = ()) -> Markup:
-    """A table that scrolls by itself where it is wider than the page; columns that end in `:` hold words."""
-    kinds = ["words" if column.endswith(":") else None for column in columns]
-    head = tag("tr", *(tag("th", name.rstrip(":"), class_=k) for name, k in zip(columns, kinds, strict=True)))
+def table(columns: Columns, rows: Sequence[Any], strong: Callable[[Any], bool] = lambda row: False) -> Markup:
+    """Names of columns with what they say of a row; those that end in `:` hold words.
+
+    A table that is wider than the page scrolls by itself.
+    """
+    kinds = {name: "words" if name.endswith(":") else None for name in columns}
+    head = tag("tr", *(tag("th", name.rstrip(":"), class_=kind) for name, kind in kinds.items()))
     body = [
         tag(
-            *("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(row, kinds, strict=True))),
-            class_="significant" if place < len(strong) and strong[place] else None,
+            *("tr", *(tag("td", say(row), class_=kinds[name]) for name, say in columns.items())),
+            class_="significant" if strong(row) else None,
         )
-        for place, row in enumerate(rows)
+        for row in rows
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex=0)
 
@@ -57,7 +62,3 @@ def listing(names: Sequence[object], most: int = 5) -> str:
     """Names in a sentence, the first few of them."""
     shown = ", ".join(map(str, names[:most]))
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def lines(items: Sequence[object]) -> Markup:
-    return join(*(tag("p", item) for item in items))

@@ -8,7 +8,7 @@ from typing import Any
 from headcount.report.facts import Facts
 from headcount.report.markup import Markup, join, tag
 from headcount.report.runs import Run, mapping
-from headcount.report.sections.layout import folded, section, table
+from headcount.report.sections.layout import Columns, folded, section, table
 
 # What a report can show, by the command that measures it.
 PARTS = {
@@ -22,50 +22,54 @@ PARTS = {
     "gates": ("gates", "headcount gates MODEL --data TRAIN --out RUN"),
     "track": ("training dynamics", "headcount track CHECKPOINTS --score-data TRAIN --data DEV --out RUN"),
 }
+PAIRS: Columns = {" ": lambda pair: pair[0], ":": lambda pair: pair[1]}
 
 
 def provenance(facts: Facts) -> Markup:
-    """Signature and command of every run."""
+    """The model and the versions, then the command, the data and the signature of every run."""
     return section(
         "Where the numbers come from",
+        table(PAIRS, _shared(facts)),
         *(_run(run) for run in facts.runs),
         _missing(facts),
         summary="Every number was measured by these commands; the report itself computes nothing.",
     )
 
 
+def _shared(facts: Facts) -> list[tuple[str, str]]:
+    """What the runs of a model have in common; where they differ, each way once."""
+    pairs = [("model", run.model) for run in facts.runs]
+    for run in facts.runs:
+        model, versions = (mapping(run.signature.get(key)) for key in ("model", "versions"))
+        if model.get("fingerprint"):
+            pairs.append(("weights", f"{model.get('class')}, fingerprint {model['fingerprint']}"))
+        if versions:
+            pairs.append(("versions", ", ".join(f"{name} {number}" for name, number in versions.items())))
+    order = ("model", "weights", "versions")
+    return sorted(dict.fromkeys(pairs), key=lambda pair: order.index(pair[0]))
+
+
 def _run(run: Run) -> Markup:
-    line = run.command_line
+    line = run.command_line or f"headcount {run.command} …"
+    said = [f"Kept in {run.place}"] if run.place else []
+    said += [f"seed {run.signature['seed']}"] if "seed" in run.signature else []
+    tasks = run.signature.get("tasks")
+    said += [_task(task) for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
     return join(
-        tag("h3", f"headcount {run.command}", None if run.finished else " (not finished)"),
-        tag("pre", line) if line else None,
-        _facts(run),
-        folded("Signature", tag("pre", json.dumps(run.signature, indent=2, ensure_ascii=False))),
+        tag("pre", line, None if run.finished else "   # not finished"),
+        tag("p", "; ".join(said), class_="note") if said else None,
+        folded("Its signature", tag("pre", json.dumps(run.signature, indent=2, ensure_ascii=False))),
     )
 
 
-def _facts(run: Run) -> Markup:
-    model = mapping(run.signature.get("model"))
-    tasks = run.signature.get("tasks")
-    rows: list[tuple[str, Any]] = [("model", run.model), ("run", run.place or None)]
-    if model.get("fingerprint"):
-        rows.append(("weights", f"{model.get('class')}, fingerprint {model['fingerprint']}"))
-    for task in tasks if isinstance(tasks, list) else []:
-        if isinstance(task, dict):
-            rows.append(("data", _task(task)))
-    rows.append(("seed", run.signature.get("seed")))
-    versions = mapping(run.signature.get("versions"))
-    rows.append(("versions", ", ".join(f"{name} {number}" for name, number in versions.items()) or None))
-    return table(["", ":"], [row for row in rows if row[1] is not None])
-
-
 def _task(task: dict[str, Any]) -> str:
-    said = [f"{task.get('n')} examples", f"{task.get('task')} by {task.get('metric')}"]
-    return ", ".join([*said, f"fingerprint {task.get('fingerprint')}"])
+    kind = f"{task.get('n')} examples, {task.get('task')} by {task.get('metric')}"
+    return f"{kind}, fingerprint {task.get('fingerprint')}"
 
 
 def _missing(facts: Facts) -> Markup | None:
     """What was not measured, and how it would be."""
     there = {run.command.split()[0] for run in facts.runs if run.finished}
     rows = [(name, tag("code", line)) for command, (name, line) in PARTS.items() if command not in there]
-    return folded("What is not in this report", table(["not measured", "how to measure it:"], rows)) if rows else None
+    columns: Columns = {"not measured": PAIRS[" "], "how:": PAIRS[":"]}
+    return folded("What is not in this report", table(columns, rows)) if rows else None

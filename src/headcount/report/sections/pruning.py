@@ -1,0 +1,209 @@
+"""How far heads can go: pruning curves, the search for the cut, and the layers before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headcount.heads import Head
+from headcount.report import words
+from headcount.report.chart import figure
+from headcount.report.facts import Facts, data_of
+from headcount.report.heatmap import kinds
+from headcount.report.lines import Dot, Series, line_chart
+from headcount.report.markup import Markup
+from headcount.report.runs import Run, number, rows
+from headcount.report.sections.headline import total_of
+from headcount.report.sections.layout import Columns, figures, folded, section, sentences, table
+from headcount.report.squares import layers_chart
+
+COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
+
+
+def curves(facts: Facts) -> Markup | None:
+    """The metric as more and more heads go, and what `prune` tried."""
+    measured = [run for run in facts.of("curve") if run.rows("curves")]
+    searched = [run for run in facts.of("prune") if len(run.rows("tried")) > 1]
+    if not measured and not searched:
+        return None
+    cuts = [run for run in facts.of("prune") if run.finished]
+    pictures = [_curve(run, cuts[0] if cuts else None) for run in measured] + [_search(run) for run in searched]
+    tables = [_curve_numbers(run) for run in measured] + [_search_numbers(run) for run in searched]
+    said = sentences(*map(_what_lasts, measured), *map(_what_was_tried, searched))
+    return section("How many heads can go", figures(*pictures), *tables, summary=said)
+
+
+def _curve(run: Run, cut: Run | None) -> Markup:
+    metric = run.word("metric")
+    series = []
+    for place, one in enumerate(run.rows("curves")):
+        dots = [dot for point in rows(one.get("points")) if (dot := _dot(point, metric, curve_name(one)))]
+        plain = "c6" if one.get("method") == "random" else COLOURS[place % len(COLOURS)]
+        series.append(Series(curve_name(one), plain, dots))
+    at = None
+    if cut is not None and total_of(cut):
+        at = (len(cut.listed("removed")) / total_of(cut), "chosen cut")
+    name = words.metric_name(metric)
+    label = f"{name} as heads are removed"
+    return figure(
+        f"{label[:1].upper()}{label[1:]}",
+        line_chart(series, "heads removed", name, label, x_percent=True, at=at, whole=True),
+        note=f"{data_of(run)}; bands are 95% intervals",
+    )
+
+
+def curve_name(one: dict[str, Any]) -> str:
+    """`gradient`, `oracle, cross`."""
+    return ", ".join(str(part) for part in (one.get("method"), one.get("kind")) if part)
+
+
+def _dot(point: dict[str, Any], metric: str | None, name: str) -> Dot | None:
+    x, y = number(point.get("pruned")), number(point.get("score"))
+    if x is None or y is None:
+        return None
+    gone = point.get("removed")
+    heads = f" ({len(gone)} heads)" if isinstance(gone, list) else ""
+    tip = [
+        f"{name}: {words.share(x)} removed{heads}",
+        f"{words.metric_name(metric)} {words.score(y, metric)}",
+        f"95% interval {words.interval(point, metric, signed=False)}",
+    ]
+    return Dot(x, y, number(point.get("low")), number(point.get("high")), tip)
+
+
+def _what_lasts(run: Run) -> str:
+    """The last point of each curve whose interval still reaches the whole model's score."""
+    base, metric = run.number("base"), run.word("metric")
+    said = []
+    for one in run.rows("curves"):
+        last = None
+        for point in rows(one.get("points")):
+            near = number(point.get("low" if metric in words.LOWER_IS_BETTER else "high"))
+            if base is None or near is None or words.worse(near - base, metric):
+                break
+            last = number(point.get("pruned"))
+        if last is not None:
+            said.append(f"{words.share(last)} ({curve_name(one)})")
+    if not said:
+        return ""
+    return (
+        f"On {data_of(run)}, the interval still holds the whole model's {words.metric_name(metric)} of "
+        f"{words.score(base, metric)} with up to {', '.join(said)} of the heads gone."
+    )
+
+
+def _curve_numbers(run: Run) -> Markup:
+    metric = run.word("metric")
+    columns: Columns = {
+        "order": lambda row: curve_name(row[0]),
+        "removed": lambda row: words.share(row[1].get("pruned")),
+        "score": lambda row: words.score(row[1].get("score"), metric),
+        "95% interval": lambda row: words.interval(row[1], metric, signed=False),
+    }
+    points = [(one, point) for one in run.rows("curves") for point in rows(one.get("points"))]
+    return folded("The numbers of the curves", table(columns, points))
+
+
+def tried(run: Run) -> list[dict[str, Any]]:
+    """The cuts that `prune` looked at; the chosen one is the largest no larger than what was removed."""
+    return [row for row in run.rows("tried") if None not in (number(row.get("removed")), number(row.get("change")))]
+
+
+def _search(run: Run) -> Markup:
+    metric, total = run.word("metric"), max(1, total_of(run))
+    gone = len(run.listed("removed"))
+    dots = [Dot(0.0, 0.0, 0.0, 0.0, ["the whole model"])]
+    for row in tried(run):
+        chosen = row["removed"] == gone
+        tip = [
+            f"{row['removed']} of {total} heads removed" + (": chosen" if chosen else ""),
+            f"change {words.change(row['change'], metric)}, {words.metric_name(metric)} "
+            f"{words.score(row.get('score'), metric)}",
+            f"95% interval {words.interval(row, metric, 'change_low', 'change_high')}",
+        ]
+        ends = number(row.get("change_low")), number(row.get("change_high"))
+        dots.append(Dot(row["removed"] / total, row["change"], *ends, tip, chosen))
+    name = words.metric_name(metric)
+    return figure(
+        "Cuts that were tried",
+        line_chart(
+            [Series("search", "c0", dots)], "heads removed", f"change of {name}", f"change of {name} with each cut",
+            x_percent=True, level=_budget(run),
+        ),
+        note="on the data that chooses; the ring is the chosen cut, the band its 95% interval",
+    )  # fmt: skip
+
+
+def _budget(run: Run) -> tuple[float, str] | None:
+    """The largest drop that was allowed, as a change of the metric."""
+    metric, most = run.word("metric"), run.number("max_drop")
+    base = next((number(row.get("score")) or 0.0) - row["change"] for row in tried(run))
+    if most is None:
+        return None
+    name = f"budget: {words.points(most, metric)}"
+    return (most * base / 100, name) if metric in words.RELATIVE else (-most * words.point(metric), name)
+
+
+def _what_was_tried(run: Run) -> str:
+    return (
+        f"To stay within {words.points(run.number('max_drop'), run.word('metric'))}, {run.word('method') or 'search'} "
+        f"looked at {len(tried(run))} cuts and chose {len(run.listed('removed'))} of {total_of(run)} heads."
+    )
+
+
+def _search_numbers(run: Run) -> Markup:
+    metric, gone = run.word("metric"), len(run.listed("removed"))
+    columns: Columns = {
+        "heads removed": lambda row: row["removed"],
+        "score": lambda row: words.score(row.get("score"), metric),
+        "change": lambda row: words.change(row["change"], metric),
+        "95% interval": lambda row: words.interval(row, metric, "change_low", "change_high"),
+    }
+    return folded("The numbers of the search", table(columns, tried(run), lambda row: row["removed"] == gone))
+
+
+def layers(facts: Facts) -> Markup | None:
+    """Layers before and after, as a picture, for every cut."""
+    cuts = [run for run in facts.of("prune", "gates") if run.finished and run.listed("removed")]
+    if not cuts:
+        return None
+    pictures = [picture for run in cuts for picture in _layers(run, facts)]
+    said = sentences(*(_what_is_left(run) for run in cuts))
+    return section("Layers before and after", figures(*pictures), summary=said)
+
+
+def _layers(run: Run, facts: Facts) -> list[Markup]:
+    removed = run.listed("removed")
+    kept = kept_of(run, facts)
+    every = kinds([*kept, *removed])
+    after = f" after headcount {run.command}" if len(facts.of("prune", "gates")) > 1 else ""
+    return [
+        figure(
+            (f"{kind.capitalize()}{after}" if len(every) > 1 else f"Heads that are left{after}"),
+            layers_chart(kept, removed, kind, facts.tips),
+            note="rows are layers; filled squares stay, crossed ones are gone" if kind == every[0] else None,
+        )
+        for kind in every
+    ]
+
+
+def kept_of(run: Run, facts: Facts) -> Sequence[Head]:
+    """The heads that stay: as the run says, or those that fit its counts, or those that other runs know of."""
+    if "kept" in run.content:
+        return run.listed("kept")
+    removed = set(run.listed("removed"))
+    return [head for head in facts.heads if head not in removed]
+
+
+def _what_is_left(run: Run) -> str:
+    sites: dict[str, list[int]] = {}
+    for head in run.listed("removed"):
+        sites.setdefault(head.site, []).append(head.index)
+    most = max(sites, key=lambda site: len(sites[site]))
+    left = run.content.get("left_by_site")
+    empty = [site for site, count in left.items() if count == 0] if isinstance(left, dict) else []
+    return sentences(
+        f"headcount {run.command} removed {len(run.listed('removed'))} of {total_of(run)} heads, the most from {most} "
+        f"({len(sites[most])}).",
+        f"No head is left in {', '.join(map(str, empty))}: there attention is skipped altogether." if empty else None,
+    )
