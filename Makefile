@@ -17,9 +17,8 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements.lock)
 help:  ## print what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY)  ## set up, then inspect, mask and remove heads of a small model
+demo: $(READY)  ## set up, then the whole job on a real model: about ten minutes, and a report to look at
 	$(BIN)/headcount demo
-	$(BIN)/headcount inspect demo-run/smaller
 
 test: check  ## set up, then lint, types, all tests and doctests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
@@ -57,5 +56,5 @@ lock:  ## write the lock anew from pyproject.toml (and again with PYTHON=python3
 	mv .venv-lock/lock $(LOCK) && rm -rf .venv-lock
 
 clean:  ## remove the environment and everything made
-	rm -rf .venv .venv-lock build dist demo-run .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-lock build dist demo-run demo-translation .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The program as a whole: help, version, exit codes, and the walk-through."""
+"""The program as a whole: help, version and exit codes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 import pytest
 
 import headcount as library
-from headcount.demo.walkthrough import walk_through
-from headcount.surgery import load
 
 
 def program(*arguments, **settings):
@@ -81,20 +79,3 @@ def test_stopped_by_the_user(headcount, monkeypatch, tmp_path):
     assert answer.code == 1
     assert answer.err.startswith("headcount: stopped")
     assert len(answer.err.splitlines()) == 1
-
-
-def test_the_walk_through(tmp_path, capsys):
-    difference = walk_through(str(tmp_path))
-    assert difference < 1e-5
-    printed = capsys.readouterr().out
-    assert "heads masked: logits move by up to" in printed
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["smaller", "whole"]
-    assert len(library.anatomy(load(tmp_path / "smaller")).heads) < len(library.anatomy(load(tmp_path / "whole")).heads)
-
-
-def test_the_demo_command(headcount, tmp_path):
-    answer = headcount("demo", "--out", tmp_path / "demo")
-    assert answer.code == 0
-    assert "parameters before" in answer.out
-    assert (tmp_path / "demo" / "smaller" / "model.safetensors").is_file()
-    assert headcount("demo", "--out", tmp_path / "demo").code == 0  # once more, over what is there

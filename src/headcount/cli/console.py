@@ -45,8 +45,11 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[float], None]]:
-    """A bar with the time left, on stderr, for anything longer than two seconds; call it with the share done."""
+def progress(what: str) -> Iterator[Callable[..., None]]:
+    """A bar with the time left, on stderr, for anything longer than two seconds; call it with the share done.
+
+    A second argument says anew what is being done.
+    """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     started = time.monotonic()
@@ -54,10 +57,10 @@ def progress(what: str) -> Iterator[Callable[[float], None]]:
     bar = Progress(*columns, console=messages, transient=True)
     shown = bar.add_task(what, total=1.0)
 
-    def update(share: float) -> None:
+    def update(share: float, now: str | None = None) -> None:
         if not bar.live.is_started and time.monotonic() - started > 2:
             bar.start()
-        bar.update(shown, completed=share)
+        bar.update(shown, completed=share, description=now)
 
     try:
         yield update

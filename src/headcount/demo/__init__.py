@@ -1,1 +1,1 @@
-"""The demonstration behind `make demo`."""
+"""What `headcount demo` works on: a real encoder with real reviews, and a translator of numbers trained on the spot."""

@@ -1,0 +1,95 @@
+"""Where a demo plays: real commands, shown as they would be typed, run in this process, and never run twice."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from headcount.cli.console import console
+from headcount.engine import read_run
+
+
+class Stage:
+    """A directory, a clock, and the runs made so far."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.runs = out, list[Path]()
+        self.started = time.monotonic()
+
+    def title(self, text: str) -> None:
+        """What comes next, after the time that has passed."""
+        minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
+        console.print(f"\n[dim]{minutes}:{seconds:02d}[/dim]  [bold]{text}[/bold]", soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False)
+
+    def command(self, name: str, *words: object) -> dict[str, Any]:
+        """Run a command into a run directory of this name, and give what it found; a finished one is only read."""
+        run = self.out / name
+        line = [*map(_word, words), "--out", run.as_posix()]
+        console.print(f"$ {shown(line)}", style="cyan", soft_wrap=True, markup=False)
+        known = read_run(run) if run.exists() else None
+        if known is None or not known.get("finished"):
+            _run([*line, "--json"])
+            known = read_run(run)
+        else:
+            console.print("(finished before)", style="dim")
+        assert known is not None
+        self.runs.append(run)
+        return known
+
+    def finish(self, *commands: list[Any]) -> None:
+        """Write the report, and say what to do next."""
+        from headcount.report import report
+
+        page = report(self.runs, self.out / "report.html")
+        self.title("Done")
+        console.print(
+            f"Look at [bold]{escape(page.as_posix())}[/bold] in a browser. What you can do next:", soft_wrap=True
+        )
+        for words in commands:
+            self.say(f"  {shown([_word(word) for word in words])}")
+
+
+def _word(word: object) -> str:
+    return word.as_posix() if isinstance(word, Path) else str(word)
+
+
+def shown(words: list[str]) -> str:
+    """A command as it works when pasted here: by its path where `headcount` alone would not be found."""
+    program = sys.argv[0] if Path(sys.argv[0]).name == "headcount" else "headcount"
+    found = shutil.which("headcount")
+    if found and Path(found).resolve() == Path(program).resolve():
+        program = "headcount"
+    return shlex.join([program, *words])
+
+
+def _run(words: list[str]) -> None:
+    from headcount.cli.app import app
+
+    with _arguments(words), contextlib.redirect_stdout(io.StringIO()):
+        code = app(words, standalone_mode=False)
+    if code == 130:  # typer's answer to a keyboard interrupt
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _arguments(words: list[str]) -> Iterator[None]:
+    """The command line of the command itself, as long as it runs: run directories keep it."""
+    before = sys.argv
+    sys.argv = [before[0], *words]
+    try:
+        yield
+    finally:
+        sys.argv = before

