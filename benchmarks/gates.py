@@ -1,8 +1,8 @@
 """Gates beside the methods that need no training, at the same number of heads and the same training cost (V19, M19).
 
-    python -m benchmarks.gates                       the translator of the shared directory, a quarter of its encoder heads
-    python -m benchmarks.gates --heads 24,12,6       a path
-    python -m benchmarks.gates --cost                what gates add to a training step
+    python -m benchmarks.gates                     a quarter of the encoder heads of the shared directory's translator
+    python -m benchmarks.gates --heads 24,12,6     a path
+    python -m benchmarks.gates --cost              what gates add to a training step
 
 Everything is trained and scored on training data; BLEU is on the validation data, on which nothing was chosen.
 """
@@ -27,7 +27,7 @@ from headcount.gates import Gating, train_gates
 from headcount.gates.gating import GateTraining
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.pruning import Recovery
-from headcount.pruning.recover import _Recovering
+from headcount.pruning.recover import Recovering
 from headcount.pruning.search import cuts
 from headcount.stats import paired_bootstrap
 from headcount.surgery import load, remove
@@ -106,7 +106,7 @@ def _train(smaller: Any, train: Any, settings: Gating, epochs: int) -> None:
     chosen = {id(p) for site in anatomy(smaller).sites if site.kind == "encoder" for p in site.block.parameters()}
     for parameter in smaller.parameters():
         parameter.requires_grad_(id(parameter) in chosen and parameter.requires_grad)
-    training = _Recovering(smaller, train, Recovery(epochs, lr=settings.lr, tokens=settings.tokens), None)
+    training = Recovering(smaller, train, Recovery(epochs, lr=settings.lr, tokens=settings.tokens), None)
     for epoch in range(epochs):
         training.epoch(epoch, lambda share: None)
 
@@ -115,7 +115,7 @@ def cost(model: Any, train: Any, settings: Gating, repeats: int) -> str:
     """Processor time of steps with gates beside plain ones of the same model on the same batches, in turns."""
     heads = anatomy(model).heads
     whole = remove(model, [])
-    plain = _Recovering(whole, train, Recovery(1, lr=1e-6, tokens=settings.tokens), None)
+    plain = Recovering(whole, train, Recovery(1, lr=1e-6, tokens=settings.tokens), None)
     gates = HardConcrete(len(heads))
     gated = GateTraining(remove(model, []), train, gates, heads, settings, price=1e-3)
     ratios = []

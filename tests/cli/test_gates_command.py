@@ -63,22 +63,8 @@ def test_a_path_over_encoder_gates_of_a_translator(headcount, place, tmp_path):
 
 
 def test_the_same_layout_from_scratch(headcount, place, tmp_path):
-    found = answer(
-        headcount(
-            "gates",
-            place / "classifier",
-            "--data",
-            place / "train.tsv",
-            *FAST,
-            "--lambda",
-            "0.02",
-            "--from-scratch",
-            1,
-            "--out",
-            tmp_path / "s",
-            "--json",
-        )  # fmt: skip
-    )
+    ask = ("gates", place / "classifier", "--data", place / "train.tsv", *FAST, "--lambda", "0.02", "--from-scratch")
+    found = answer(headcount(*ask, "--out", tmp_path / "s", "--json"))
     one, other = (load(path).state_dict() for path in (found["path"], found["from_scratch"]["path"]))
     assert {name: tensor.shape for name, tensor in one.items()} == {n: t.shape for n, t in other.items()}
     assert "held out" in found["remarks"][0]

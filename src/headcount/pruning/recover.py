@@ -57,7 +57,7 @@ def recover(
     """
     if settings.distill and whole is None:
         raise HeadcountError("distillation needs the whole model to learn from: pass whole=…")
-    trainer = _Recovering(pruned, task, settings, whole)
+    trainer = Recovering(pruned, task, settings, whole)
     better = max if select_task.metric.higher_is_better else min
     signature = {"settings": asdict(settings), "start": fingerprint(pruned), "task": task.signature()}
     state = RecoveryState(directory, pruned, trainer.optimizer, signature)
@@ -74,7 +74,7 @@ def recover(
     return scores
 
 
-class _Recovering(Training):
+class Recovering(Training):
     """Towards the labels, the whole model's predictions, or some of both."""
 
     def __init__(self, model: Any, task: Task, settings: Recovery, whole: nn.Module | None) -> None:

@@ -55,6 +55,7 @@ class Pruned:
             "n": self.test_n,
             "removed": [str(head) for head in self.removed],
             "left": self.left,
+            "kept": [str(head) for head in anatomy(self.model).heads],
             "left_by_site": {site.name: len(site.kept) for site in anatomy(self.model).sites},
             "before": self.before,
             "after": self.after,
@@ -72,7 +73,11 @@ class Pruned:
             "compensation": self.compensation,
             "recovery": list(self.recovery),
             "remarks": list(self.remarks),
-            "tried": [{"removed": len(p.removed), "score": p.score, "change": p.change} for p in self.path],
+            "tried": [
+                {"removed": len(p.removed), "chosen": set(p.removed) == set(self.removed)}
+                | {name: getattr(p, name) for name in ("score", "low", "high", "change", "change_low", "change_high")}
+                for p in self.path
+            ],
         }
 
     def report(self, path: str | None = None) -> str:
