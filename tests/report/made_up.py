@@ -72,7 +72,7 @@ def prune() -> dict[str, Any]:
     tried = []
     for gone in (4, 7, len(REMOVED), 12, 15):
         moved = round(0.004 - 0.00009 * gone**2, 5)
-        tried.append({"removed": gone, "score": 0.9 + moved, "change": moved})
+        tried.append({"removed": gone, "chosen": gone == len(REMOVED), "score": 0.9 + moved, "change": moved})
         tried[-1] |= {"change_low": moved - 0.012, "change_high": moved + 0.012}
     return {
         "removed": REMOVED,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -45,6 +46,7 @@ class Setup:
     dtype: Annotated[str, _option("--dtype", panel=RUN, help="auto, float32, bfloat16 or float16.")] = "auto"
     out: Annotated[str | None, _option("--out", panel=RUN, help="Run directory: results, and resuming.")] = None
     as_json: Annotated[bool, _option("--json", panel=RUN, help="Print one JSON object.")] = False
+    own: dict[str, Any] = field(init=False, default_factory=dict)  # the command's own options, and what was typed
 
     def load_model(self) -> tuple[Any, Any]:
         """The model on its device, and its tokenizer."""
@@ -68,7 +70,8 @@ class Setup:
 
     def arguments(self) -> dict[str, Any]:
         """Everything given, for `run.json`."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        given = {**vars(self), **self.own}
+        return {name: value for name, value in given.items() if value is not None and name != "own"}
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -85,8 +88,11 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
             from headcount.cli.console import quiet
 
             setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given})
+            mine = {one.name: given[one.name] for one in own}
+            setup.own = {**mine, "command_line": sys.argv[1:]}
             with quiet():
-                function(setup, **{one.name: given[one.name] for one in own})
+                function(setup, **mine)
+            _mention_report(setup)
 
         by_keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
         run.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
@@ -96,6 +102,18 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         return function
 
     return register
+
+
+def _mention_report(setup: Setup) -> None:
+    """The last line of a command that has kept a run."""
+    from pathlib import Path
+    from shlex import quote
+
+    from headcount.cli.console import messages
+
+    if setup.out is not None and not setup.as_json and (Path(setup.out) / "run.json").is_file():
+        line = f"A page about this run: headcount report {quote(setup.out)}"
+        messages.print(line, style="dim", markup=False, soft_wrap=True)
 
 
 def _column(name: str | None) -> str | int | None:

@@ -86,6 +86,7 @@ class Gated:
             "n": self.test_n,
             "removed": [str(head) for head in self.removed],
             "left": self.left,
+            "kept": [str(head) for head in anatomy(self.model).heads],
             "left_by_site": {site.name: len(site.kept) for site in anatomy(self.model).sites},
             "before": self.before,
             "after": self.after,

@@ -20,7 +20,13 @@ def headline(facts: Facts) -> Markup:
         tag("p", facts.runs[0].model, class_="of"),
         tag("p", _sentence(facts, cuts[0]), class_="lead") if cuts else None,
         _tiles(facts, cuts[0]) if cuts else None,
+        *(tag("p", remark, class_="note") for remark in _remarks(cuts[:1])),
     )
+
+
+def _remarks(cuts: list[Run]) -> list[str]:
+    said = [remark for cut in cuts if isinstance(all_said := cut.content.get("remarks"), list) for remark in all_said]
+    return [remark for remark in said if isinstance(remark, str)]
 
 
 def total_of(cut: Run) -> int:

@@ -105,16 +105,15 @@ def _curve_numbers(run: Run) -> Markup:
 
 
 def tried(run: Run) -> list[dict[str, Any]]:
-    """The cuts that `prune` looked at; the chosen one is the largest no larger than what was removed."""
+    """The cuts that `prune` looked at."""
     return [row for row in run.rows("tried") if None not in (number(row.get("removed")), number(row.get("change")))]
 
 
 def _search(run: Run) -> Markup:
     metric, total = run.word("metric"), max(1, total_of(run))
-    gone = len(run.listed("removed"))
     dots = [Dot(0.0, 0.0, 0.0, 0.0, ["the whole model"])]
     for row in tried(run):
-        chosen = row["removed"] == gone
+        chosen = row.get("chosen") is True
         tip = [
             f"{row['removed']} of {total} heads removed" + (": chosen" if chosen else ""),
             f"change {words.change(row['change'], metric)}, {words.metric_name(metric)} "
@@ -152,14 +151,14 @@ def _what_was_tried(run: Run) -> str:
 
 
 def _search_numbers(run: Run) -> Markup:
-    metric, gone = run.word("metric"), len(run.listed("removed"))
+    metric = run.word("metric")
     columns: Columns = {
         "heads removed": lambda row: row["removed"],
         "score": lambda row: words.score(row.get("score"), metric),
         "change": lambda row: words.change(row["change"], metric),
         "95% interval": lambda row: words.interval(row, metric, "change_low", "change_high"),
     }
-    return folded("The numbers of the search", table(columns, tried(run), lambda row: row["removed"] == gone))
+    return folded("The numbers of the search", table(columns, tried(run), lambda row: row.get("chosen") is True))
 
 
 def layers(facts: Facts) -> Markup | None:
