@@ -22,7 +22,7 @@ ORDER = (
     *("report", "demo", "cli"),
 )
 PRINTING = {"demo", "cli"}
-HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn", "plotly", "typer"}
+HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn", "typer"}
 UNPICKLING = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 NEVER_TRUE = {"trust_remote_code", "allow_pickle"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from headcount.heads import Head
@@ -11,18 +12,19 @@ from headcount.report.chart import figure, legend
 from headcount.report.facts import Facts, data_of
 from headcount.report.markup import Markup
 from headcount.report.runs import Run, parse
-from headcount.report.sections.layout import Columns, figures, section, table
+from headcount.report.sections.layout import Columns, figures, folded, section, table
 
 COLOURS = {"positional": "r0", "syntactic": "r1", "rare": "r2", "idle": "r3"}
 
 
 def roles(facts: Facts) -> Markup | None:
     """A map of roles, and what each rests on."""
-    runs = [run for run in facts.of("roles") if run.heads]
+    runs = [run for run in facts.of("roles") if "heads" in run.content]
     if not runs:
         return None
     pictures = [picture for run in runs for picture in _maps(run, facts)]
-    return section("Roles", figures(*pictures), *map(_numbers, runs), summary=" ".join(map(_said, runs)))
+    tables = [part for run in runs for part in (_numbers(found(run)) if found(run) else None, _best(run))]
+    return section("Roles", figures(*pictures), *tables, summary=" ".join(map(_said, runs)))
 
 
 def found(run: Run) -> list[tuple[Head, dict[str, Any]]]:
@@ -65,7 +67,13 @@ def _said(run: Run) -> str:
     return f"On {data_of(run)}: {listed}."
 
 
-def _numbers(run: Run) -> Markup:
+def _best(run: Run) -> Markup | None:
+    """The head that comes closest to each role, whether or not it has it: V19 table 1."""
+    best = [(row.get("head"), row) for row in run.rows("best") if isinstance(row.get("role"), str)]
+    return folded("The best head of every role", _numbers(best)) if best else None
+
+
+def _numbers(pairs: Sequence[tuple[Any, dict[str, Any]]]) -> Markup:
     columns: Columns = {
         "head": lambda pair: pair[0],
         "role:": lambda pair: pair[1]["role"],
@@ -74,4 +82,4 @@ def _numbers(run: Run) -> Markup:
         "95% interval": lambda pair: words.ends(pair[1], lambda end: words.share(end, 1), "low", "high"),
         "baseline": lambda pair: words.share(pair[1].get("baseline"), 1),
     }
-    return table(columns, found(run))
+    return table(columns, pairs)
