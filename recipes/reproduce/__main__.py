@@ -1,0 +1,76 @@
+"""Compute M19's tables and figures for the models at hand, and write docs/results.md and its figures.
+
+    python -m recipes.reproduce --models models             # everything
+    python -m recipes.reproduce --only curve,speed --limit 500 --sentences 200
+
+Each part is a run directory under `--out`; calling it again goes on where it was stopped. What is missing, a model or
+a part, is said by name in the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from recipes.reproduce.experiments import placed, read_experiments
+from recipes.reproduce.page import write_page
+from recipes.reproduce.parts import PARTS
+from recipes.reproduce.results import Results
+from recipes.reproduce.running import run_part
+from recipes.reproduce.speed import speed
+
+from headcount.errors import unknown
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    options = arguments(args)
+    only = options.only.split(",") if options.only else [*(part.name for part in PARTS), "speed"]
+    for name in only:
+        if name not in {*(part.name for part in PARTS), "speed"}:
+            raise SystemExit(unknown("part", name, [*(part.name for part in PARTS), "speed"]))
+    shared, out = Path(options.shared), Path(options.out)
+    models = [Path(options.models), shared / "models"]
+    results = Results()
+    for wanted in read_experiments(options.experiments):
+        one = placed(wanted, shared / "data", models)
+        results.add_experiment(wanted, found=one is not None)
+        for part in PARTS if one is not None else ():
+            chosen = not options.experiment or wanted.name in options.experiment.split(",")
+            if part.wanted(one):
+                compute = chosen and part.name in only and not options.write
+                limit = options.sentences if one.translates else options.limit
+                results.add(wanted, part, run_part(out, one, part, limit, compute))
+    batches = [int(batch) for batch in options.batch.split(",")]
+    sizes = {"num_hidden_layers": options.bench_layers} if options.bench_layers else {}
+    compute = "speed" in only and not options.write and not options.experiment
+    results.speed = speed(out, batches, options.rounds, compute, **sizes)
+    write_page(results, Path(options.docs))
+
+
+def arguments(args: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    shared = os.environ.get("HEADCOUNT_SHARED") or str(ROOT.parent / "shared")
+    parser.add_argument("--shared", default=shared, help="has data/ and models/; default HEADCOUNT_SHARED")
+    parser.add_argument("--models", default="models", help="models that the recipes have made: cola, mrpc, en-de")
+    parser.add_argument("--experiments", help="a JSON list of other experiments; fields as in experiments.py")
+    parser.add_argument("--out", default="reproduce", help="run directories")
+    parser.add_argument("--docs", default=str(ROOT / "docs"), help="where results.md and figures/ are written")
+    parser.add_argument("--only", help="some parts: " + ",".join([*(part.name for part in PARTS), "speed"]))
+    parser.add_argument("--experiment", help="some experiments: SST-2,CoLA…")
+    parser.add_argument("--limit", type=int, default=200, help="texts that are classified")
+    parser.add_argument("--sentences", type=int, default=64, help="sentences that are translated")
+    parser.add_argument("--batch", default="1,4", help="batch sizes of the speed test")
+    parser.add_argument("--rounds", type=int, default=7, help="of the speed test")
+    parser.add_argument("--bench-layers", type=int, help="a smaller model in the speed test")
+    parser.add_argument("--write", action="store_true", help="compute nothing, write what is there")
+    return parser.parse_args(args)
+
+
+if __name__ == "__main__":
+    main()

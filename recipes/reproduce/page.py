@@ -1,0 +1,84 @@
+"""Write docs/results.md and its figures from what was computed: every number comes from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from recipes.reproduce import published
+from recipes.reproduce.alone import all_but_one
+from recipes.reproduce.claims import claims
+from recipes.reproduce.markdown import metric_name, score, table
+from recipes.reproduce.one_head import domains, one_head
+from recipes.reproduce.pruning import kinds, orders
+from recipes.reproduce.results import Results
+from recipes.reproduce.training import dynamics, speed_table
+
+from headcount.engine.rundir import write_whole
+from headcount.signature import versions
+
+Section = Callable[[Results, dict[str, str]], str]
+SECTIONS: dict[str, tuple[str, Section]] = {
+    "One head off (table 1, figure 1)": ("ablate", one_head),
+    "All but one head off, layer by layer (tables 2 and 3; 5 and 6)": ("alone", all_but_one),
+    "Other data (figure 2)": ("other", domains),
+    "Pruning in three orders (figures 3 and 6)": ("curve", orders),
+    "Kinds of attention (figure 4)": ("kinds", kinds),
+    "During training (figure 5)": ("track", dynamics),
+    "Speed (table 4)": ("speed", speed_table),
+}
+NOTES = {
+    "ablate": "p: exact McNemar for accuracy, paired bootstrap otherwise (M19: t-test, paired bootstrap); M19 does not "
+    "correct for testing many heads, so both counts are given.",
+    "alone": "Changes in points by layer, first to last; * p < 0.01. A head that is the best of many on the data it is "
+    "tested on looks better than it is; the second column is the honest one.",
+    "other": "Effects of every head off, correlated over heads.",
+}
+
+
+def write_page(results: Results, docs: Path) -> None:
+    """The page, and the figures that it shows; figures of an earlier page are replaced, others left alone."""
+    figures: dict[str, str] = {}
+    parts = [HEAD.format(paper=published.PAPER), "## Claims", claims(results), "## What was measured", _models(results)]
+    if results.missing:
+        parts.append("Missing: " + "; ".join(results.missing) + ".")
+    for title, (part, section) in SECTIONS.items():
+        there = results.speed if part == "speed" else results.of(part)
+        body = section(results, figures) if there else "Not computed here."
+        parts += [f"## {title}", *([NOTES[part]] if part in NOTES else []), body]
+    parts.append(DIFFERENCES + "\n\n" + ", ".join(f"{name} {number}" for name, number in versions().items()) + ".")
+    (docs / "figures").mkdir(parents=True, exist_ok=True)
+    for file, picture in figures.items():
+        write_whole(docs / "figures" / file, picture.encode())
+    write_whole(docs / "results.md", ("\n\n".join(part.strip() for part in parts) + "\n").encode())
+    print(f"{docs / 'results.md'} and {len(figures)} figures are written; {len(results.missing)} parts are missing")
+
+
+def _models(results: Results) -> str:
+    rows = []
+    for name, runs in results.runs.items():
+        first = next(iter(runs.values()), None)
+        if first is not None:
+            base = first.get("base", first["checkpoints"][-1]["base"] if "checkpoints" in first else None)
+            said = "" if base is None else f"{metric_name(first['metric'])} {score(base, first['metric'])}"
+            one = results.experiments[name]
+            sizes = ", ".join(f"{part} {run['n']}" for part, run in runs.items())
+            rows.append([name, f"`{one.model}`", f"`{one.data}`", f"`{one.score}`", said, sizes])
+    return table(["", "model", "tested on", "heads scored on", "score", "examples"], rows)
+
+
+HEAD = """# Results
+
+M19's tables and figures, computed by headcount on models that train on two cores, beside the published ones. This page
+and its figures are written by `python -m recipes.reproduce`; none of it by hand. The paper: {paper}."""
+
+DIFFERENCES = """## Where ours is not the paper's experiment
+
+- **Models.** M19: Transformer-big, 6 + 6 layers of 16 heads, and BERT-base, 12 layers of 12. Here: a Marian layout with
+  6 + 6 layers of 8 heads of 16 dimensions, trained on 29,000 captions, and a 6-layer MiniLM with 12 heads of 32
+  dimensions, fine-tuned. A head is a larger part of a smaller model.
+- **Data.** Multi30k instead of WMT14 and IWSLT14, its MSCOCO test set instead of MTNT; CoLA's two dev sets instead of
+  MNLI's. As many examples as the table above says, chosen at random: intervals are wider than in the paper.
+- **Importance** is M19's equation 2 as written, the absolute value per example; the authors' code takes it per token.
+- **Decoding** is greedy; M19 uses beam search.
+- **Pruned models** are really smaller: heads are removed, not masked, at every point of every curve."""

@@ -1,0 +1,76 @@
+"""M19 figures 3, 6 and 4: what is left of the score as more and more heads go, in three orders and by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from recipes.reproduce import published
+from recipes.reproduce.figures import Line, curves
+from recipes.reproduce.markdown import metric_name, percent, table
+from recipes.reproduce.one_head import _file
+from recipes.reproduce.results import Results
+
+KEPT = 0.95  # of the whole model's score: "without noticeable loss", where M19 judges by eye
+COLOURS = {"gradient": 0, "oracle": 1, "random": 6, "encoder": 0, "decoder": 2, "cross": 1}
+
+
+def prunable(curve: dict[str, Any]) -> float:
+    """The largest share of heads that can go while every step up to there keeps 95% of the score."""
+    share = 0.0
+    for point in curve["points"]:
+        if not point["relative"] >= KEPT:
+            break
+        share = point["pruned"]
+    return share
+
+
+def height(curve: dict[str, Any]) -> float:
+    """The mean share of the score that is left over the curve, without its ends: what an order is worth."""
+    inner = [point["relative"] for point in curve["points"] if 0 < point["pruned"] < 1]
+    return float(np.mean(inner)) if inner else float("nan")
+
+
+def orders(results: Results, figures: dict[str, str]) -> str:
+    """Curves in gradient, oracle and random order (figures 3 and 6)."""
+    rows, pictures = [], []
+    for name, run in results.of("curve").items():
+        found = {curve["method"]: curve for curve in run["curves"]}
+        _draw(name, "curve", run, found, figures, pictures)
+        cells = [f"{percent(prunable(curve))} ({height(curve):.2f})" for curve in found.values()]
+        paper = published.PRUNABLE.get(
+            name, published.PRUNABLE["WMT"] if results.experiments[name].translates else None
+        )
+        rows.append([name, run["n"], *cells, "" if paper is None else percent(paper)])
+    columns = ["", "n", "gradient", "oracle", "random", "M19, gradient, by eye"]
+    said = (
+        f"Share of the heads that can go while {KEPT:.0%} of the score stays at every step; in brackets the mean share "
+        "of the score that is left over the whole curve."
+    )
+    return f"{said}\n\n{table(columns, rows)}\n\n" + "\n".join(pictures)
+
+
+def kinds(results: Results, figures: dict[str, str]) -> str:
+    """Encoder, decoder and cross-attention pruned on their own (figure 4)."""
+    rows, pictures = [], []
+    for name, run in results.of("kinds").items():
+        found = {curve["kind"]: curve for curve in run["curves"]}
+        _draw(name, "kinds", run, found, figures, pictures)
+        for kind, curve in found.items():
+            left = {round(point["pruned"], 1): point["relative"] for point in curve["points"]}
+            cells = [percent(left[share]) if share in left else "" for share in (0.4, 0.6, 0.8, 1.0)]
+            rows.append([name, kind, run["n"], *cells, f"{height(curve):.2f}"])
+    columns = ["", "kind", "n", "40% pruned", "60% pruned", "80% pruned", "all pruned", "mean left"]
+    return f"{table(columns, rows)}\n\nM19: {published.KINDS}.\n\n" + "\n".join(pictures)
+
+
+def _draw(
+    name: str, what: str, run: dict[str, Any], found: dict[str, Any], figures: dict[str, str], pictures: list[str]
+) -> None:
+    file = f"{_file(name)}-{what}.svg"
+    lines = [
+        Line(key, [(point["pruned"], point["score"]) for point in curve["points"]], COLOURS.get(key, 3))
+        for key, curve in found.items()
+    ]
+    figures[file] = curves(lines, metric_name(run["metric"]))
+    pictures.append(f"![{name}: {metric_name(run['metric'])} as heads go, by {', '.join(found)}](figures/{file})")

@@ -1,0 +1,42 @@
+"""Run parts one after the other, each in a run directory of its own; what is finished is not run again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+from recipes.reproduce.experiments import Experiment
+from recipes.reproduce.parts import Part
+
+from headcount.cli.app import app
+from headcount.engine import read_run
+from headcount.errors import HeadcountError
+
+
+def directory_of(out: Path, one: Experiment, part: Part, limit: int) -> tuple[Path, list[str]]:
+    """The run directory of a part, and its command; another command has another directory."""
+    command = [*part.command(one), "--limit", str(limit)]
+    digest = hashlib.sha256("\0".join(command).encode()).hexdigest()[:8]
+    return out / f"{one.name.lower().replace(' ', '-')}-{part.name}-{digest}", command
+
+
+def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool = True) -> dict[str, Any] | None:
+    """What the part's `run.json` says, computed first if it has to be; None if it is not there."""
+    path, command = directory_of(out, one, part, limit)
+    known = read_run(path)
+    if not (known and known.get("finished")) and compute:
+        begun = time.monotonic()
+        print(f"{one.name}, {part.title}: headcount {' '.join(command)}", flush=True)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # tables; the numbers are in run.json
+                app([*command, "--out", str(path)], standalone_mode=False)
+        except HeadcountError as error:
+            print(f"  not done: {error}", flush=True)
+            return None
+        print(f"  done in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
+        known = read_run(path)
+    return known if known and known.get("finished") else None

@@ -1,0 +1,66 @@
+"""M19 figure 5 and table 4: pruning during training, and speed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recipes.reproduce import published
+from recipes.reproduce.figures import Line, curves
+from recipes.reproduce.markdown import metric_name, percent, score, table
+from recipes.reproduce.one_head import _file
+from recipes.reproduce.results import Results
+
+
+def at(checkpoint: dict[str, Any], share: float, method: str) -> float:
+    """The share of a checkpoint's own score that is left with so many heads gone."""
+    points = [point for point in checkpoint["points"] if point["method"] == method]
+    return min(points, key=lambda point: abs(point["pruned"] - share))["relative"]
+
+
+def dynamics(results: Results, figures: dict[str, str]) -> str:
+    """Curves of every checkpoint relative to its own score, by importance and in random order."""
+    said: list[str] = []
+    for name, run in results.of("track").items():
+        shots, metric = run["checkpoints"], run["metric"]
+        agree = [f"{r:.2f}" for r in run["with_last"]] + ["1"]
+        rows = [
+            [
+                *(shot["name"], f"{metric_name(metric)} {score(shot['base'], metric)}"),
+                *(percent(at(shot, share, method)) for share in (0.4, 0.6) for method in ("gradient", "random")),
+                *(f"{shot['advantage']:+.2f}", r),
+            ]
+            for shot, r in zip(shots, agree, strict=True)
+        ]
+        lines = [
+            Line(
+                f"{shot['name']}{', random' if method == 'random' else ''}",
+                [(point["pruned"], point["relative"]) for point in shot["points"] if point["method"] == method],
+                place % 6,
+                method == "random",
+            )
+            for place, shot in enumerate(shots)
+            for method in ("gradient", "random")
+        ]
+        file = f"{_file(name)}-track.svg"
+        figures[file] = curves(lines, "share of its own score", y_percent=True)
+        columns = ["", "whole", "40% gone", "random", "60% gone", "random", "advantage", "r with last"]
+        title = f"{name}, {run['n']} sentences:"
+        picture = f"![{name}: curves of checkpoints](figures/{file})"
+        said += [title, table(columns, rows), run["in_words"], picture]
+    how = "Advantage: how much more of the score is left by importance than in random order, mean over the curve."
+    return "\n\n".join([*said, how, f"M19, {published.DYNAMICS}."])
+
+
+def speed_table(results: Results, figures: dict[str, str]) -> str:
+    """Examples per second, half of the heads of a BERT-base layout removed."""
+    if results.speed is None:
+        return "Not measured here."
+    rows = []
+    for row in results.speed["rows"]:
+        paper = published.SPEED.get(row["batch"])
+        theirs = f"{paper[0]} → {paper[1]} ({paper[1] / paper[0] - 1:+.1%})" if paper else ""
+        ours = f"{row['original']:.2f} → {row['pruned']:.2f}"
+        interval = f"{row['low'] - 1:+.1%} to {row['high'] - 1:+.1%}"
+        rows.append([row["batch"], ours, f"{row['speedup'] - 1:+.1%}", interval, f"{row['limit'] - 1:+.1%}", theirs])
+    columns = ["batch", "examples/s", "gain", "95% interval", "limit by FLOPs", "M19"]
+    return table(columns, rows) + "\n\nOne thread's own CPU time, length 128, original and pruned in turns."

@@ -1,0 +1,159 @@
+"""`python -m recipes.reproduce` on toy models and toy data, end to end; and its rules on made-up numbers."""
+
+import json
+import sys
+from xml.dom import minidom
+
+import pytest
+
+import tiny_models
+from headcount import save
+from headcount.tasks.toy import word_tokenizer
+from toy_jobs import WORDS, sentences
+
+SMALL = {"encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 8}  # short outputs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recipes(pytestconfig):
+    """`recipes` is no installed package: it is found from the root of the repository."""
+    sys.path.insert(0, str(pytestconfig.rootpath))
+    yield
+    sys.path.remove(str(pytestconfig.rootpath))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory like the shared one, with a toy classifier, a toy translator of two checkpoints, and their data."""
+    root = tmp_path_factory.mktemp("shared")
+    save(tiny_models.bert(pad_token_id=0), root / "models" / "classifier", tokenizer=word_tokenizer(WORDS))
+    for number, spread in ((1, 0.2), (2, 0.4)):
+        model = tiny_models.marian(init_std=spread, **SMALL)
+        save(model, root / "models" / "epochs" / f"epoch-{number}", tokenizer=word_tokenizer(WORDS, "marian"))
+    model = tiny_models.marian(**SMALL)
+    save(model, root / "models" / "translator", tokenizer=word_tokenizer(WORDS, "marian"))
+    (root / "data").mkdir()
+    for name, start in (("train", 0), ("dev", 1), ("other", 2)):
+        texts = sentences(start, 12)
+        rows = [f"{text}\t{int('fine' in text or 'bien' in text)}\n" for text in texts]
+        (root / "data" / f"{name}.tsv").write_text("".join(rows))
+        (root / "data" / f"{name}.en").write_text("".join(f"{text}\n" for text in texts))
+        (root / "data" / f"{name}.fr").write_text("".join(f"{text} le\n" for text in texts))
+    toys = [
+        {"name": "Toy", "model": "classifier", "data": "dev.tsv", "score": "train.tsv", "other": "other.tsv"},
+        {
+            "name": "Toy en-fr", "model": "translator", "data": "dev.en", "score": "train.en",
+            "targets": ["dev.fr", "train.fr"], "checkpoints": "../epochs/epoch-*", "options": ["--metric", "chrf"],
+        },
+        {"name": "Absent", "model": "absent", "data": "dev.tsv", "score": "train.tsv", "recipe": "make absent"},
+    ]  # fmt: skip
+    (root / "experiments.json").write_text(json.dumps(toys))
+    return root
+
+
+@pytest.fixture(scope="module")
+def written(place, tmp_path_factory):
+    from recipes.reproduce.__main__ import main
+
+    out = tmp_path_factory.mktemp("results")
+    files = ["--shared", str(place), "--experiments", str(place / "experiments.json"), "--out", str(out / "runs")]
+    sizes = ["--limit", "6", "--sentences", "3", "--batch", "1", "--rounds", "6", "--bench-layers", "1"]
+    asked = [*files, *sizes, "--docs", str(out / "docs")]
+    main(asked)
+    return out, asked
+
+
+def test_every_section_is_there_with_numbers_of_the_runs(written):
+    out, _ = written
+    page = (out / "docs" / "results.md").read_text()
+    assert page.count("\n## ") == 10
+    assert "Not computed" not in page
+    runs = {path.parent.name: json.loads(path.read_text()) for path in (out / "runs").glob("*/run.json")}
+    kinds = {"toy-ablate", "toy-other", "toy-curve", "toy-alone", "toy-en-fr-kinds", "toy-en-fr-track", "speed"}
+    assert kinds <= {name.rpartition("-")[0] for name in runs}
+    ablated = next(run for name, run in runs.items() if name.startswith("toy-ablate"))
+    assert f"| Toy | 6 | accuracy {ablated['base']:.3f} | 8 |" in page
+    tracked = next(run for name, run in runs.items() if name.startswith("toy-en-fr-track"))
+    assert [one["name"] for one in tracked["checkpoints"]] == ["epoch-1", "epoch-2", "translator"]
+    assert tracked["in_words"] in page
+    for number in range(1, 7):
+        assert f"**C{number}. " in page
+
+
+def test_what_is_missing_is_said_by_name(written):
+    out, _ = written
+    page = (out / "docs" / "results.md").read_text()
+    assert "Absent: there is no model absent (made by `make absent`)" in page
+    assert "| Absent" not in page
+
+
+def test_figures_are_drawings_that_the_page_shows(written):
+    out, _ = written
+    page = (out / "docs" / "results.md").read_text()
+    files = list((out / "docs" / "figures").iterdir())
+    assert len(files) == 7
+    for file in files:
+        assert f"(figures/{file.name})" in page
+        assert minidom.parse(str(file)).documentElement.tagName == "svg"
+
+
+def test_nothing_finished_is_computed_again(written, monkeypatch):
+    from recipes.reproduce import running
+    from recipes.reproduce.__main__ import main
+
+    out, asked = written
+    before = (out / "docs" / "results.md").read_bytes()
+    (out / "docs" / "results.md").unlink()
+    monkeypatch.setattr(running, "app", None)
+    main(asked)
+    assert (out / "docs" / "results.md").read_bytes() == before
+
+
+def test_an_unknown_part_is_refused(written):
+    from recipes.reproduce.__main__ import main
+
+    with pytest.raises(SystemExit, match="unknown part 'curves'; did you mean 'curve'"):
+        main([*written[1], "--only", "curves"])
+
+
+def test_prunable_and_height():
+    from recipes.reproduce.pruning import height, prunable
+
+    shares = ((0, 1.0), (0.25, 0.97), (0.5, 0.9), (0.75, 0.99), (1, 0.1))
+    curve = {"points": [{"pruned": x, "relative": y} for x, y in shares]}
+    assert prunable(curve) == 0.25
+    assert height(curve) == pytest.approx((0.97 + 0.9 + 0.99) / 3)
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ([0.0, 0.1, 0.1], "C5. The distinction emerges early in training: holds.** T: first distinct at 1"),
+        ([0.2, 0.1, 0.1], "C5. The distinction emerges early in training: does not hold"),
+        ([0.0, 0.0, 0.1], "C5. The distinction emerges early in training: does not hold"),
+        ([], "C5. The distinction emerges early in training: not measured"),
+    ],
+)
+def test_claims_follow_their_rules(gains, said):
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.results import Results
+
+    shots = [{"name": str(place), "advantage": gain} for place, gain in enumerate(gains)]
+    runs = {"T": {"track": {"checkpoints": shots}}} if gains else {}
+    assert said in claims(Results(runs=runs))
+
+
+def test_cross_attention_is_judged_by_its_own_curve():
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.results import Results
+
+    def kinds(cross):
+        return {
+            "curves": [
+                {"kind": kind, "points": [{"pruned": 0.5, "relative": left}]}
+                for kind, left in (("encoder", 0.5), ("decoder", 0.6), ("cross", cross))
+            ]
+        }
+
+    page = claims(Results(runs={"A": {"kinds": kinds(0.4)}, "B": {"kinds": kinds(0.7)}}))
+    assert "C4. Cross-attention is the most sensitive: holds for A; not for B.**" in page
