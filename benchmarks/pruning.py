@@ -1,8 +1,10 @@
 """Metric against share pruned, for ways to choose heads, and how often `prune --max-drop` keeps its promise.
 
     python -m benchmarks.pruning                      the two models of the shared directory
-    python -m benchmarks.pruning --jobs jobs.json     others: a list of objects with name, model, task, metric, score,
-                                                      score_target, data, target (the targets for translation only)
+    python -m benchmarks.pruning --models DIR         and DIR/cola and DIR/mrpc, made by recipes/finetune_classifier.py
+    python -m benchmarks.pruning --jobs jobs.json     others: a list of objects like JOBS below
+    python -m benchmarks.pruning --only SST-2 --json sst2.json     one of them; several of these files make one table:
+    python -m benchmarks.pruning --merge sst2.json multi30k.json
     python -m benchmarks.pruning --cost               what importance costs beside a training step
 
 Heads are scored, and compensated for, on training data alone; every score below is on other data, on which nothing was
@@ -39,6 +41,7 @@ from headcount.tasks import load_task
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 SHARES = (0.7, 0.8, 0.9)
+BUDGETS, CAUTIONS = (0.5, 1.0, 2.0, 5.0), (0.0, 1.0)  # of the promises, in points and standard errors
 DEFAULT, MICHEL = "default", "M19"
 ROWS = {
     "random": ("random", "none"),
@@ -56,6 +59,14 @@ JOBS = [
         "score": "data/sst2/train.tsv", "data": "data/sst2/dev.tsv",
     },
     {
+        "name": "CoLA", "made": "cola", "task": "classification", "metric": "matthews", "text": 3, "label": 1,
+        "score": "data/cola/in_domain_train.tsv", "data": "data/cola/in_domain_dev.tsv",
+    },
+    {
+        "name": "MRPC", "made": "mrpc", "task": "classification", "metric": "accuracy",
+        "score": "data/mrpc/train.txt", "data": "data/mrpc/test.txt",
+    },
+    {
         "name": "Multi30k", "model": "models/multi30k-en-fr", "task": "translation",
         "score": "data/multi30k/train.en", "score_target": "data/multi30k/train.fr",
         "data": "data/multi30k/val.en", "target": "data/multi30k/val.fr",
@@ -67,26 +78,38 @@ def main() -> None:
     options = arguments()
     options.rows = {row: ROWS[row] for row in (options.rows.split(",") if options.rows else ROWS)}
     torch.set_num_threads(options.threads)
+    if options.merge:
+        show([one for file in options.merge for one in json.loads(Path(file).read_text())])
+        return
     jobs = json.loads(Path(options.jobs).read_text()) if options.jobs else JOBS
+    jobs = [job for job in jobs if options.only in (None, job["name"])]
+    for job in jobs:
+        if "made" in job and options.models is not None:
+            job["model"] = Path(options.models, job["made"]).absolute()
+        elif "made" in job:
+            print(f"# {job['name']} is left out: its model is to be made first, see --models")
+    jobs = [job for job in jobs if "model" in job]
     if options.cost:
         for job in jobs:
             print(cost(job, options))
         return
     results = [run(job, options) for job in jobs]
-    print_table(results)
-    if results[0]["versus"]:
-        print_pooled(results)
-    if DEFAULT in options.rows:
-        print_promises(results, options.splits)
+    show(results)
     if options.statistics:
         arrays = {f"{one['name']}/{share:g}": values for one in results for share, values in one["path"].items()}
         np.savez_compressed(options.statistics, **arrays)
     if options.json:
-        saved = [
-            {key: value for key, value in one.items() if key not in ("statistics", "path", "whole", "metric")}
-            for one in results
-        ]
+        kept = ("name", "n", "base", "points", "rows", "versus", "promises")
+        saved = [{key: one[key] for key in kept if key in one} for one in results]
         Path(options.json).write_text(json.dumps(saved, indent=2, default=float))
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    print_table(results)
+    if all(one["versus"] for one in results):
+        print_pooled(results)
+    if all("promises" in one for one in results):
+        print_promises(results)
 
 
 def read(job: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Any]:
@@ -94,7 +117,7 @@ def read(job: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, An
     directory = SHARED / job["model"]
     model = load(directory, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    common = {"metric": job.get("metric"), "seed": options.seed}
+    common = {name: job.get(name) for name in ("metric", "text", "label")} | {"seed": options.seed}
     targets = [SHARED / job[name] if name in job else None for name in ("score_target", "target")]
     score = load_task(
         job["task"], SHARED / job["score"], tokenizer, model, limit=options.score, target_data=targets[0], **common
@@ -127,10 +150,15 @@ def run(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
                 if count in wanted:
                     measured[wanted[count]] = statistics
         result["statistics"][row] = measured
-        result["rows"][row] = {share: float(data.metric.of_sums(s.sum(0))) for share, s in measured.items()}
+        result["rows"][row] = {f"{share:.0%}": float(data.metric.of_sums(s.sum(0))) for share, s in measured.items()}
         print(f"# {job['name']}, {row}: {result['rows'][row]} ({time.process_time() - started:.0f} s)", flush=True)
     result["whole"] = base
     result["path"][0.0] = base
+    result["points"] = data.metric.points
+    if DEFAULT in result["rows"]:
+        result["promises"] = [
+            promises(result, points, options.splits, caution) for caution in CAUTIONS for points in BUDGETS
+        ]
     result["versus"] = versus(result) if {DEFAULT, MICHEL} <= set(result["rows"]) else {}
     return result
 
@@ -173,7 +201,7 @@ def versus(result: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def promises(result: dict[str, Any], points: float, splits: int) -> dict[str, float]:
+def promises(result: dict[str, Any], points: float, splits: int, caution: float) -> dict[str, float]:
     """Of so many random halves: how often the other half's drop was within the budget, and shown to be beyond it."""
     metric = result["metric"]
     shares = sorted(share for share in result["path"] if share > 0)
@@ -187,7 +215,8 @@ def promises(result: dict[str, Any], points: float, splits: int) -> dict[str, fl
             cut = np.stack([result["path"][share][choose] for share in shares])
             test = paired_bootstrap(base, cut, metric.of_sums, resamples=200)
             drops = -test.change if metric.higher_is_better else test.change
-            best = largest_within(drops.tolist(), ((test.high - test.low) / 3.92).tolist(), budget.allowed)
+            errors = ((test.high - test.low) / 3.92).tolist()
+            best = largest_within(drops.tolist(), errors, budget.allowed, caution)
             if best is None:  # nothing is cut, and nothing promised
                 continue
             chosen_any += 1
@@ -199,8 +228,8 @@ def promises(result: dict[str, Any], points: float, splits: int) -> dict[str, fl
             worst = -tested.high[0] if metric.higher_is_better else tested.low[0]
             broken += worst > proof.allowed
     return {
-        "points": points, "runs": 2 * splits, "cut": chosen_any, "kept": kept, "shown_broken": broken,
-        "mean_share": float(np.mean(gone)) if gone else 0.0,
+        "points": points, "caution": caution, "runs": 2 * splits, "cut": chosen_any, "kept": kept,
+        "shown_broken": broken, "mean_share": float(np.mean(gone)) if gone else 0.0,
     }  # fmt: skip
 
 
@@ -210,12 +239,12 @@ def print_table(results: list[dict[str, Any]]) -> None:
     whole = [_score(one["base"], one) if share == SHARES[0] else "" for one in results for share in SHARES]
     print(f"| unpruned | {' | '.join(whole)} |")
     for row in results[0]["rows"]:
-        cells = [_score(one["rows"][row][share], one) for one in results for share in SHARES]
+        cells = [_score(one["rows"][row][f"{share:.0%}"], one) for one in results for share in SHARES]
         print(f"| {row} | {' | '.join(cells)} |")
 
 
 def _score(value: float, result: dict[str, Any]) -> str:
-    return f"{value:.1f}" if result["metric"].points >= 1 else f"{value:.3f}"
+    return f"{value:.1f}" if result["points"] >= 1 else f"{value:.3f}"
 
 
 def print_pooled(results: list[dict[str, Any]]) -> None:
@@ -231,15 +260,14 @@ def print_pooled(results: list[dict[str, Any]]) -> None:
     print(f"  pooled over {len(means)} data sets and {len(SHARES)} shares: z = {z:+.1f}")
 
 
-def print_promises(results: list[dict[str, Any]], splits: int) -> None:
-    print(f"\nPromises of --max-drop, over {splits} random splits, either half proving:")
+def print_promises(results: list[dict[str, Any]]) -> None:
+    print("\nPromises of --max-drop, over random splits, either half proving:")
     for one in results:
-        one["promises"] = [promises(one, points, splits) for points in (0.5, 1.0, 2.0, 5.0)]
         for each in one["promises"]:
             print(
-                f"  {one['name']}, {each['points']:g} points: {each['cut']} of {each['runs']} runs cut "
-                f"({each['mean_share']:.0%} of the heads on average); held-out drop within the budget in "
-                f"{each['kept']}, shown to be beyond it in {each['shown_broken']}"
+                f"  {one['name']}, {each['points']:g} points, caution {each['caution']:g}: {each['cut']} of "
+                f"{each['runs']} runs cut ({each['mean_share']:.0%} of the heads on average); "
+                f"held-out drop within the budget in {each['kept']}, shown to be beyond it in {each['shown_broken']}"
             )
 
 
@@ -262,6 +290,9 @@ def cost(job: dict[str, Any], options: argparse.Namespace) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", help="JSON file; paths in it are relative to the shared directory")
+    parser.add_argument("--models", help="directory with the models cola and mrpc")
+    parser.add_argument("--only", help="the job of this name alone")
+    parser.add_argument("--merge", nargs="+", metavar="JSON", help="print the table of these results of --json")
     parser.add_argument("--score", type=int, default=1024, help="examples that heads are scored on")
     parser.add_argument("--limit", type=int, help="only so many examples to evaluate on")
     parser.add_argument("--rows", help="only these rows of the table, with commas between them")
