@@ -35,6 +35,8 @@ _WHERE = {
     "prune": "pruning",
     "Pruned": "pruning",
     "benchmark": "bench",
+    "train_gates": "gates",
+    "track": "dynamics",
     "report": "report",
 }
 
@@ -48,10 +50,12 @@ if TYPE_CHECKING:
     from headcount.anatomy import anatomy as anatomy
     from headcount.bench import benchmark as benchmark
     from headcount.capture import capture as capture
+    from headcount.dynamics import track as track
     from headcount.errors import HeadcountError as HeadcountError
     from headcount.errors import UnsupportedModel as UnsupportedModel
     from headcount.evaluate import Outcomes as Outcomes
     from headcount.evaluate import evaluate as evaluate
+    from headcount.gates import train_gates as train_gates
     from headcount.heads import Head as Head
     from headcount.importance import Scores as Scores
     from headcount.importance import importance as importance

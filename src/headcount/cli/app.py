@@ -15,11 +15,13 @@ from headcount.cli import (
     demo,
     evaluate,
     export,
+    gates,
     importance,
     inspect,
     prune,
     remove,
     report,
+    track,
 )
 from headcount.errors import HeadcountError
 
@@ -32,7 +34,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, evaluate, ablate, compare, importance, curve, prune, remove, bench, export, report, demo):
+for command in (
+    inspect,
+    evaluate,
+    ablate,
+    compare,
+    importance,
+    curve,
+    prune,
+    remove,
+    gates,
+    track,
+    bench,
+    export,
+    report,
+    demo,
+):
     command.register(app)
 
 
