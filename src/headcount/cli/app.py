@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import typer
@@ -69,7 +70,7 @@ def main() -> None:
     try:
         app()
     except HeadcountError as error:
-        _fail(str(error))
+        _fail(as_options(str(error)))
     except KeyboardInterrupt:
         _fail("stopped; a command with --out keeps what is finished and goes on from there")
     except SystemExit as stop:
@@ -79,6 +80,15 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def as_options(sentence: str) -> str:
+    """A library's sentence names arguments of Python; say the options instead.
+
+    >>> as_options("pass the aligned target file as target_data=…")
+    'pass the aligned target file as --target-data …'
+    """
+    return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=…", lambda found: f"--{found[1].replace('_', '-')} …", sentence)
 
 
 def _fail(sentence: str) -> None:
