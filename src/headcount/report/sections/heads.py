@@ -90,7 +90,7 @@ def _importance(run: Run, facts: Facts) -> list[Markup]:
 def significant(run: Run) -> set[Head]:
     """Heads whose effect is significant after correction, as the run says."""
     if "significant" in run.content:
-        return set(run.listed("significant"))
+        return set(run.listed("significant")) & set(run.heads)
     return {head for head, row in run.heads.items() if (p := number(row.get("p_holm"))) is not None and p < 0.05}
 
 

@@ -1,0 +1,163 @@
+"""Charts show the numbers of `run.json`: read back from the pictures by their axes, colours and titles."""
+
+from __future__ import annotations
+
+import pytest
+
+import made_up_runs as made_up
+import page_reading as reading
+from headcount.report import report, scatter_svg
+from headcount.report.chart import ticks
+from headcount.tasks import metrics
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report on one run of every command."""
+    root = tmp_path_factory.mktemp("runs")
+    return report(made_up.write_all(root), root / "report.html").read_text(encoding="utf-8")
+
+
+def minus(text):
+    return text.replace("-", "\u2212")
+
+
+def test_the_heat_map_has_every_head_with_its_numbers_and_colour(page):
+    (chart,) = reading.charts(page, "encoder heads: change of accuracy")
+    cells = {mark.attributes["data-head"]: mark for mark in reading.marks(chart)}
+    assert list(cells) == made_up.HEADS
+    for row in made_up.ablate()["heads"]:
+        cell, change = cells[row["head"]], row["change"]
+        assert cell.lines[0] == row["head"]
+        assert cell.lines[1].startswith(f"without it: {minus(f'{change:+.4f}')} accuracy")
+        assert minus(f"{row['low']:+.4f} to {row['high']:+.4f}") in cell.lines[1]
+        assert f"corrected {row['p_holm']:.2g}" in cell.lines[2]
+        step = round(5 * abs(change) / 0.08)
+        assert cell.classes[-1] == ("z0" if not step else f"w{step}" if change < 0 else f"b{step}")
+    dots = [text for text in chart.iter(f"{reading.SVG}text") if reading.said(text) == "\u2022"]
+    assert len(dots) == 2
+
+
+def test_cells_lie_in_their_layer_and_column(page):
+    (chart,) = reading.charts(page, "encoder heads: change of accuracy")
+    places = {mark.attributes["data-head"]: mark.attributes for mark in reading.marks(chart)}
+    for head, place in places.items():
+        layer, index = head.split(".")[1:]
+        assert place["y"] == places[f"encoder.{layer}.0"]["y"]
+        assert place["x"] == places[f"encoder.0.{index}"]["x"]
+    assert len({(place["x"], place["y"]) for place in places.values()}) == 24
+
+
+def test_pointing_at_a_head_tells_all_that_is_known_of_it(page):
+    (chart,) = reading.charts(page, "importance by gradient")
+    (mark,) = [mark for mark in reading.marks(chart) if mark.lines[0] == "encoder.0.1"]
+    words = "\n".join(mark.lines)
+    assert "without it: \u22120.0010" in words
+    assert "importance, gradient: 0.06 (0.18 in its layer), number 19 of 24" in words
+    assert "role: positional -1, 91% (baseline 35%)" in words
+    assert "removed by prune" in words
+    assert mark.classes[-1] == f"s{round(8 * 0.06 / 0.24)}"
+
+
+def test_curves_lie_where_their_scores_are(page):
+    (chart,) = reading.charts(page, "accuracy as heads are removed")
+    expected = [
+        (f"{one['method']}: {point['pruned']:.0%} removed ({len(point['removed'])} heads)", point)
+        for one in made_up.curve()["curves"]
+        for point in one["points"]
+    ]
+    shown = reading.values(chart)
+    assert [name for name, _, _ in shown] == [name for name, _ in expected]
+    for (_, x, y), (_, point) in zip(shown, expected, strict=True):
+        assert x == pytest.approx(point["pruned"], abs=0.002)
+        assert y == pytest.approx(point["score"], abs=0.002)
+    (ruler,) = [line for line in chart.iter(f"{reading.SVG}line") if line.get("class") == "ruler"]
+    factor, offset = reading.scale(chart, "x")
+    assert factor * float(ruler.attrib["x1"]) + offset == pytest.approx(10 / 24, abs=0.002)  # the chosen cut
+
+
+def test_bands_are_the_intervals(page):
+    (chart,) = reading.charts(page, "accuracy as heads are removed")
+    band = next(element for element in chart.iter(f"{reading.SVG}polygon"))
+    factor, offset = reading.scale(chart, "y")
+    heights = [factor * float(pair.split(",")[1]) + offset for pair in band.attrib["points"].split()]
+    points = made_up.curve()["curves"][0]["points"]
+    assert heights[:11] == pytest.approx([point["high"] for point in points], abs=0.002)
+    assert heights[:10:-1] == pytest.approx([point["low"] for point in points], abs=0.002)
+
+
+def test_the_search_shows_every_cut_and_rings_the_chosen_one(page):
+    (chart,) = reading.charts(page, "change of accuracy with each cut")
+    shown = reading.values(chart)[1:]  # the first is the whole model
+    tried = made_up.prune()["tried"]
+    assert [y for _, _, y in shown] == pytest.approx([row["change"] for row in tried], abs=2e-4)
+    (ring,) = [element for element in chart.iter() if element.get("class") == "chosen"]
+    (chosen,) = [mark for mark in reading.marks(chart) if "chosen" in mark.lines[0]]
+    assert (ring.get("cx"), ring.get("cy")) == (chosen.attributes["cx"], chosen.attributes["cy"])
+    (budget,) = [line for line in chart.iter(f"{reading.SVG}line") if line.get("class") == "ruler"]
+    factor, offset = reading.scale(chart, "y")
+    assert factor * float(budget.attrib["y1"]) + offset == pytest.approx(-0.005, abs=2e-4)
+
+
+def test_layers_show_who_stays(page):
+    first, second = reading.charts(page, "heads that are left, layer by layer")  # of prune and of gates
+    for chart, removed in ((first, made_up.REMOVED), (second, made_up.HEADS[:15])):
+        gone = {mark.attributes["data-head"]: "gone" in mark.classes for mark in reading.marks(chart)}
+        kept = set(made_up.HEADS) - set(removed)
+        assert gone == {head: head not in kept for head in made_up.HEADS}
+        counts = [reading.said(text) for text in chart.iter(f"{reading.SVG}text") if "→" in reading.said(text)]
+        left = [sum(head.startswith(f"encoder.{layer}.") for head in kept) for layer in range(4)]
+        assert counts == [f"6 → {number}" for number in left]
+
+
+def test_speed_stands_beside_its_limit(page):
+    (chart,) = reading.charts(page, "Forward pass: speedup")
+    factor, offset = reading.scale(chart, "x")
+    rows = made_up.bench()["rows"]
+    dots = [factor * float(mark.attributes["cx"]) + offset for mark in reading.marks(chart)]
+    assert dots == pytest.approx([row["speedup"] for row in rows], abs=0.002)
+    limits = [line for line in chart.iter(f"{reading.SVG}line") if line.get("class") == "limit"]
+    assert [factor * float(line.attrib["x1"]) + offset for line in limits] == pytest.approx([1.23] * 3, abs=0.002)
+
+
+def test_the_scatter_lies_where_the_changes_are(page):
+    (chart,) = reading.charts(page, "other.tsv against dev data.tsv")
+    rows = {row["head"]: row for row in made_up.compare()["heads"]}
+    for name, x, y in reading.values(chart):
+        assert (x, y) == pytest.approx((rows[name]["change"], rows[name]["change_against"]), abs=6e-4)
+
+
+def test_checkpoints_and_gates_are_drawn(page):
+    by_importance, at_random = reading.charts(page, "checkpoints pruned")
+    shots = made_up.track()["checkpoints"]
+    wanted = [p["relative"] for shot in shots for p in shot["points"] if p["method"] == "gradient"]
+    assert [y for _, _, y in reading.values(by_importance)] == pytest.approx(wanted, abs=0.005)
+    assert len(reading.values(at_random)) == len(wanted)
+    (gates,) = reading.charts(page, "Gates that are open")
+    notes = [note["open"] for stage in made_up.gates()["stages"] for note in stage["notes"]]
+    assert [y for _, _, y in reading.values(gates)] == pytest.approx(notes, abs=0.1)
+
+
+def test_a_picture_of_its_own_has_its_colours():
+    picture = scatter_svg([("encoder.0.1", -0.01, -0.02), ("<b>", 0.0, 0.01)], "in <domain>", "out", "r & r")
+    root = reading.Tree.fromstring(picture)
+    assert [mark.lines[0] for mark in reading.marks(root)] == ["encoder.0.1", "<b>"]
+    assert ".c0 { fill" in picture
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.0831, 0.0062), (12.5, 51), (0.8999, 0.9001), (3, 1e6), (-5, -4)])
+def test_ticks_are_few_and_inside(low, high):
+    found = ticks(low, high)
+    assert 2 <= len(found) <= 7
+    assert low - 1e-9 <= found[0]
+    assert found[-1] <= high + 1e-9
+
+
+def test_metrics_are_known_as_the_tasks_know_them():
+    from headcount.report import words
+
+    every = metrics.CLASSIFICATION | metrics.LANGUAGE | metrics.TRANSLATION
+    assert {name for name, one in every.items() if not one.higher_is_better} == words.LOWER_IS_BETTER
+    assert {name for name, one in every.items() if one.relative} == words.RELATIVE
+    assert {name for name, one in every.items() if one.points >= 1} == words.HUNDREDS
+    assert all(words.point(name) == one.points for name, one in every.items() if not one.relative)

@@ -1,0 +1,215 @@
+"""`report`: what is put together, what is marked, what is refused; whatever is in the runs stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html import unescape
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import made_up_runs as made_up
+import page_reading as reading
+from headcount import Head, HeadcountError, report
+from headcount.importance import Scores
+from headcount.report.build import html
+from headcount.report.runs import read
+
+NASTY = "</title></script><img src=x onerror=alert(1)><b>'\"&\u2028\u202e\x00\ud800"
+
+
+def page_of(*contents):
+    return html([read(content) for content in contents])
+
+
+def test_one_run_of_every_command_in_one_page(tmp_path):
+    runs = made_up.write_all(tmp_path)
+    written = report(runs, tmp_path / "report.html")
+    assert written == tmp_path / "report.html"
+    page = written.read_text(encoding="utf-8")
+    titles = [reading.said(title) for title in reading.tree(page).iter("h2")]
+    assert titles == [
+        *("Which heads matter", "One head per layer", "How many heads can go", "Layers before and after", "Speed"),
+        *("The same heads on other data", "Roles", "Training of gates", "During training", "Evaluated"),
+        "Where the numbers come from",
+    ]
+    assert "headcount ablate models/toy --data 'dev data.tsv' --out ablate" in reading.said(reading.tree(page))
+    assert len(page) < 200_000
+
+
+def test_the_headline_claims_what_was_shown_and_no_more():
+    def headline(*contents):
+        return reading.said(next(reading.tree(page_of(*contents)).iter("h1")))
+
+    prune, bench = made_up.run_json("prune"), made_up.run_json("bench")
+    claim = "10 of 24 heads removed, accuracy 0.9000 → 0.8980"
+    assert headline(prune, bench) == f"{claim}, not inferior within 0.5 points, 21% faster"
+    unsure = {**prune["speed"], "low": 0.98}
+    assert headline({**prune, "speed": unsure}) == f"{claim}, not inferior within 0.5 points"
+    assert headline({**prune, "noninferior": False, "speed": None}) == claim
+    elsewhere = {**bench, "pruned": "other/model"}
+    assert headline({**prune, "speed": None}, elsewhere) == f"{claim}, not inferior within 0.5 points"
+    page = page_of({**prune, "noninferior": False, "examples_needed": 4200})
+    assert "Not shown with this much data to lose at most 0.5 points; about 4,200 examples would show it." in page
+    assert headline(made_up.run_json("ablate")) == "2 of 24 heads matter on their own"
+
+
+def test_runs_of_one_model_go_together_and_others_apart():
+    other = made_up.run_json("ablate", model="other")
+    other["signature"] = {**other["signature"], "model": {"fingerprint": "ffff"}}
+    moved = made_up.run_json("importance", model="somewhere/else")  # the same weights under another name
+    unsigned = {"command": "evaluate", "model": "other", "score": 0.5}
+    articles = list(reading.tree(page_of(made_up.run_json("ablate"), other, moved, unsigned)).iter("article"))
+    assert [len(list(article.iter("h1"))) for article in articles] == [1, 1]
+    assert "Importance, gradient" in reading.said(articles[0])
+    assert "Importance, gradient" not in reading.said(articles[1])
+    assert "Evaluated" in reading.said(articles[1])
+
+
+def test_an_unfinished_run_is_shown_and_marked(tmp_path):
+    content = {"signature": {"command": "ablate", **made_up.SIGNATURE}, "finished": False}
+    content["arguments"] = {"model": "models/toy", "command_line": ["ablate", "models/toy", "--out", "half"]}
+    half = made_up.write(tmp_path / "half", content)
+    for name in "abc":
+        (half / "outcomes" / f"{name}.shard").write_bytes(b"")
+    page = report([half, made_up.run_json("importance")], tmp_path / "report.html").read_text(encoding="utf-8")
+    (marked,) = [part for part in reading.tree(page).iter("div") if part.get("class") == "unfinished"]
+    assert "headcount ablate is not finished. 3 finished parts are kept." in reading.said(marked)
+    assert "headcount ablate models/toy --out half" in reading.said(marked)
+    assert "Importance, gradient" in page
+    assert "headcount ablate MODEL --data DEV --out RUN" in page  # among what is not in the report
+
+
+def test_what_an_unfinished_run_has_so_far_is_drawn():
+    content = made_up.run_json("track", finished=False)
+    content["checkpoints"] = content["checkpoints"][:2]
+    page = page_of(content)
+    assert "headcount track is not finished." in page
+    assert "2 checkpoints, from epoch-1 to epoch-2." in page
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "has no run.json"),
+        ("{", "cannot be read"),
+        ("[1]", "no JSON object"),
+        ("\xff", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_sentence(tmp_path, content, words):
+    (tmp_path / "run").mkdir()
+    if content is not None:
+        (tmp_path / "run" / "run.json").write_text(content, encoding="latin-1")
+    with pytest.raises(HeadcountError, match=words) as refused:
+        report(tmp_path / "run", tmp_path / "report.html")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_nothing_to_report_on(tmp_path):
+    for results, words in (([], "nothing to report on"), (tmp_path / "no", "does not exist"), (3, "int is nothing")):
+        with pytest.raises(HeadcountError, match=words):
+            report(results, tmp_path / "report.html")
+
+
+def test_only_a_report_is_overwritten(tmp_path):
+    run = made_up.run_json("evaluate")
+    first = report(run, tmp_path / "report.html").read_bytes()
+    assert report(run, tmp_path / "report.html").read_bytes() == first  # the same runs, the same bytes
+    (tmp_path / "thesis.html").write_text("<!doctype html>\n<p>three years of work")
+    for name, words in (
+        ("thesis.html", "no report of headcount"),
+        (".", "is a directory"),
+        ("no/r.html", "cannot wri"),
+    ):
+        with pytest.raises(HeadcountError, match=words):
+            report(run, tmp_path / name)
+    assert "three years" in (tmp_path / "thesis.html").read_text()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.html", "thesis.html"]
+
+
+def poisoned(value):
+    """Every text in a run replaced by markup, but for those that say what the run is."""
+    if isinstance(value, dict):
+        kept = {"command", "head", "kind", "method", "metric", "best", "role"}
+        return {key: item if key in kept else poisoned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [poisoned(item) for item in value]
+    return NASTY if isinstance(value, str) and not re.fullmatch(r"[a-z]+\.\d+\.\d+", value) else value
+
+
+@pytest.mark.parametrize("name", made_up.RUNS)
+def test_markup_in_a_run_stays_text(name):
+    page = page_of(poisoned(made_up.run_json(name)))
+    elements = {element.tag.removeprefix(reading.SVG) for element in reading.tree(page).iter()}
+    assert not elements & {"img", "script", "iframe", "object"}
+    assert "<img" not in page
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert not re.search("[\u202e\x00\ud800]", page)
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
+def test_nothing_comes_from_elsewhere():
+    page = unescape(page_of(*(made_up.run_json(name) for name in made_up.RUNS)))
+    assert set(re.findall(r"https?://[^\s\"'<]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', page)) == {"data:,"}
+    assert "default-src 'none'" in page
+    assert "unsafe" not in page
+    assert ' style="' not in page  # the policy would drop it
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(name=st.sampled_from(sorted(made_up.RUNS)), value=JSON, data=st.data())
+def test_a_strange_value_anywhere_leaves_a_whole_page(name, value, data):
+    content = json.loads(json.dumps(made_up.run_json(name)))
+    spot = content
+    while isinstance(spot, (dict, list)) and spot:
+        key = data.draw(st.sampled_from(sorted(spot) if isinstance(spot, dict) else range(len(spot))))
+        if not isinstance(spot[key], (dict, list)) or not spot[key] or data.draw(st.booleans()):
+            spot[key] = value
+            break
+        spot = spot[key]
+    page = page_of(content)
+    assert reading.tree(page).find("main/article/h1") is not None
+    numbers = [element.get(key) for element in reading.tree(page).iter() for key in ("x", "y", "cx", "cy", "width")]
+    assert not {"nan", "inf", "-inf"} & set(numbers)
+
+
+def test_results_of_functions_are_taken_too(tmp_path):
+    heads = tuple(Head("decoder", layer, index) for layer in range(2) for index in range(3))
+    scores = Scores(heads, np.arange(12, dtype=np.float32).reshape(2, 6), "fisher")
+    page = report(scores, tmp_path / "report.html").read_text(encoding="utf-8")
+    (chart,) = reading.charts(page, "decoder heads: importance by fisher")
+    assert [mark.lines[1].split()[2] for mark in reading.marks(chart)] == ["3", "4", "5", "6", "7", "8"]
+
+
+def test_perplexity_is_worse_when_it_grows_and_may_explode():
+    content = made_up.run_json("ablate", metric="perplexity")
+    (chart,) = reading.charts(page_of(content), "change of perplexity")
+    colours = {mark.attributes["data-head"]: mark.classes[-1] for mark in reading.marks(chart)}
+    assert colours[made_up.HEADS[7]] == "b5"  # lower is better
+    points = [{"pruned": k / 4, "score": 20.0 * 10**k, "low": 18.0 * 10**k, "high": 22.0 * 10**k} for k in range(5)]
+    curves = [{"method": "gradient", "kind": None, "points": points}]
+    (chart,) = reading.charts(
+        page_of(made_up.run_json("curve", metric="perplexity", curves=curves)), "heads are removed"
+    )
+    heights = [float(mark.attributes["cy"]) for mark in reading.marks(chart)]
+    assert np.diff(heights) == pytest.approx([np.diff(heights)[0]] * 4, abs=0.2)  # powers of ten are equal steps
+
+
+def test_a_report_needs_no_torch():
+    code = "import sys; from headcount.report import report; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
