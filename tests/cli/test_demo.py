@@ -167,7 +167,7 @@ def test_refusals(headcount, carriers, tmp_path):
     assert "another kind or size" in answer.err
 
 
-TINY = numbers.Sizes(train=40, score=12, test=10, epochs=2, kept=(1, 2))
+TINY = numbers.Sizes(train=40, score=8, test=6, epochs=2, kept=(1, 2), layers=1)
 
 
 def test_translation_from_end_to_end(headcount, tmp_path, monkeypatch, no_network):

@@ -23,7 +23,8 @@ def translation(stage: Stage, quick: bool) -> None:
     english, german = (_first_line(out / f"test.{side}") for side in ("en", "de"))
     stage.say(f"{counted['train']:,} to train on, {counted['test']:,} others to test. For example:")
     stage.say(f"  {english}\n  {german}")
-    stage.title(f"A small encoder-decoder (3 + 3 layers of 4 heads), trained for {sizes.epochs} epochs")
+    shape = f"{sizes.layers} + {sizes.layers} layers of 4 heads"
+    stage.title(f"A small encoder-decoder ({shape}), trained for {sizes.epochs} epochs")
     if model.exists():
         stage.say("(finished before)")
     else:
@@ -33,7 +34,9 @@ def translation(stage: Stage, quick: bool) -> None:
     stage.say(f"{score:.1%} of the test numbers are translated without any mistake.")
 
     stage.title("What if a head were gone? Each one turned off, and tested")
-    stage.say(_ablation(stage.command("ablate", "ablate", model, *exact)))
+    ablated = stage.command("ablate", "ablate", model, *exact)
+    rows = sorted(ablated["heads"], key=lambda row: row["change"])
+    stage.say(_ablation(rows))
 
     stage.title("Which kind of attention is needed most? Each kind pruned alone")
     curves = stage.command("curve", "curve", model, *scoring, *exact, "--kinds", "each", "--step", 0.25)
@@ -44,9 +47,9 @@ def translation(stage: Stage, quick: bool) -> None:
     tracked = stage.command("track", "track", *checkpoints, *scoring, *exact, "--step", 0.25)
     stage.say(tracked["in_words"])
     stage.finish(
-        ["curve", model, *scoring, *exact, "--kinds", "each", "--methods", "gradient,random", "--step", 0.25],
-        ["evaluate", model, *exact, "--off", "cross.0.0"],
+        ["evaluate", model, *exact, "--off", rows[0]["head"]],
         ["ablate", model, *exact, "--mode", "all-but-one"],
+        ["prune", model, *scoring, *exact, "--heads", "25%", "--out", out / "prune"],
     )
 
 
@@ -55,8 +58,7 @@ def _first_line(path: Path) -> str:
         return stream.readline().strip()
 
 
-def _ablation(result: dict[str, Any]) -> str:
-    rows = sorted(result["heads"], key=lambda row: row["change"])
+def _ablation(rows: list[dict[str, Any]]) -> str:
     worst = ", ".join(f"{row['head']} ({100 * row['change']:+.1f})" for row in rows[:3])
     hurt = sum(row["p_holm"] < 0.05 and row["change"] < 0 for row in rows)
     return f"Missed most, in points: {worst}. Of {len(rows)} heads, {hurt} are missed significantly on their own."

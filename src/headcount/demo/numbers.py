@@ -24,13 +24,14 @@ SPECIAL = ["<pad>", "</s>", "<unk>"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many numbers to train on, to score heads on and to translate; epochs, and those that are kept to look at."""
+    """How many numbers to train on, to score heads on and to translate; epochs, which of them to keep, and layers."""
 
     train: int
     score: int
     test: int
     epochs: int
     kept: tuple[int, ...]
+    layers: int = 3  # of the encoder, and of the decoder
 
 
 FULL = Sizes(train=6000, score=300, test=300, epochs=16, kept=(1, 2, 4, 8, 16))
@@ -43,7 +44,8 @@ def write_numbers(out: Path, sizes: Sizes) -> dict[str, int]:
     words = importlib.import_module("num2words").num2words
     random_numbers = random.Random(0).sample(range(1000, LARGEST + 1), sizes.train + sizes.test)
     test = random_numbers[: sizes.test]
-    train = [*random_numbers[sizes.test :], *range(1000)]  # the small ones are what the large ones are made of
+    small = range(min(1000, sizes.train))  # what the large ones are made of
+    train = [*random_numbers[sizes.test :], *small]
     parts = {"test": test, "train": train, "score": train[: sizes.score]}
     for name, numbers in parts.items():
         for language in ("en", "de"):
@@ -56,7 +58,7 @@ def train_translator(out: Path, sizes: Sizes, tell: Tell) -> Path:
     """Train a small Marian-layout translator, keep some epochs in `checkpoints`, and save the last to `model`."""
     tokenizer = _tokenizer(line for side in ("en", "de") for line in (out / f"train.{side}").open(encoding="utf-8"))
     torch.manual_seed(0)
-    model = _model(len(tokenizer))
+    model = _model(len(tokenizer), sizes.layers)
     train = Translation(out / "train.en", tokenizer, target_data=out / "train.de", metric="loss")
 
     def keep(epoch: int) -> None:
@@ -79,7 +81,7 @@ def _tokenizer(lines: Iterable[str]) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=bpe, model_input_names=inputs, model_max_length=64, **names)
 
 
-def _model(vocabulary: int, width: int = 64, layers: int = 3, heads: int = 4) -> Any:
+def _model(vocabulary: int, layers: int, heads: int = 4, width: int = 64) -> Any:
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")

