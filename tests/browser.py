@@ -103,5 +103,5 @@ def chromium() -> Iterator[Browser]:
 def request(method: str, address: str, content: Any = None) -> Any:
     body = None if method in ("GET", "DELETE") else json.dumps(content or {}).encode()
     asked = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(asked, timeout=60) as answer:
+    with urllib.request.urlopen(asked, timeout=300) as answer:
         return json.loads(answer.read())["value"]

@@ -10,7 +10,7 @@ from html import unescape
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import made_up_runs as made_up
@@ -172,6 +172,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(name=st.sampled_from(sorted(made_up.RUNS)), value=JSON, data=st.data())
 def test_a_strange_value_anywhere_leaves_a_whole_page(name, value, data):
     content = json.loads(json.dumps(made_up.run_json(name)))
