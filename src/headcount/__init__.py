@@ -36,6 +36,7 @@ _WHERE = {
     "Pruned": "pruning",
     "benchmark": "bench",
     "train_gates": "gates",
+    "find_roles": "roles",
     "track": "dynamics",
     "report": "report",
 }
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from headcount.pruning import pruning_curve as pruning_curve
     from headcount.pruning.prune import prune as prune
     from headcount.report import report as report
+    from headcount.roles import find_roles as find_roles
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove
     from headcount.surgery import save as save

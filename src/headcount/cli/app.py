@@ -22,6 +22,7 @@ from headcount.cli import (
     prune,
     remove,
     report,
+    roles,
     track,
 )
 from headcount.errors import HeadcountError
@@ -45,6 +46,7 @@ for command in (
     prune,
     remove,
     gates,
+    roles,
     track,
     bench,
     export,

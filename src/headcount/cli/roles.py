@@ -1,0 +1,99 @@
+"""`headcount roles MODEL --data text|conllu`: which heads look at a position, a relation, the rarest word, or rest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headcount.cli.options import Setup, command
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "roles")(roles)
+
+
+def roles(
+    setup: Setup,
+    data: Annotated[str, typer.Option("--data", help="A CoNLL-U file, or raw text (parsed by spaCy, if it is there).")],
+    relations: Annotated[
+        str | None, typer.Option("--relations", help="Dependencies to look for; by default nsubj,obj,amod,advmod.")
+    ] = None,
+    parser: Annotated[
+        str | None, typer.Option("--parser", help="spaCy model for raw text; `none` looks for no syntactic heads.")
+    ] = None,
+    positional: Annotated[float, typer.Option("--positional", help="Share of tokens at one position.")] = 0.9,
+    syntactic: Annotated[float, typer.Option("--syntactic", help="How much better than the usual position.")] = 0.1,
+    rare: Annotated[float, typer.Option("--rare", help="Share of tokens at the rarest one.")] = 0.5,
+    idle: Annotated[float, typer.Option("--idle", help="Weight on the first token, or on separators.")] = 0.5,
+    frequent: Annotated[int, typer.Option("--frequent", help="So many most frequent tokens are not rare.")] = 500,
+) -> None:
+    """Find positional, syntactic and rare-word heads (V19, section 5), and heads that rest.
+
+    Examples:
+
+      headcount roles ./model --data en_ewt-dev.conllu --out run
+
+      headcount roles ./translator --data val.en --limit 500 --json
+    """
+    from headcount.cli.console import messages, print_json, progress
+    from headcount.cli.running import run_of
+    from headcount.roles import Sentences, Thresholds, find_roles
+    from headcount.roles.syntactic import chosen_relations
+
+    limits = Thresholds(positional, syntactic, rare, idle, frequent)
+    asked = None if relations is None else [part.strip() for part in relations.split(",") if part.strip()]
+    reads: Any = False if parser == "none" else parser
+    column = int(setup.text) if setup.text is not None and setup.text.isdigit() else setup.text
+    sentences = Sentences.of(data, parser=reads, text=column, split=setup.split).take(setup.limit, setup.seed)
+    chosen_relations(sentences, asked)
+    model, tokenizer = setup.load_model()
+    settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
+    with run_of(setup, "roles", model, [sentences], **settings) as run:
+        with progress("looking at attention") as bar:
+            found = find_roles(
+                model,
+                sentences,
+                tokenizer,
+                relations=asked,
+                thresholds=limits,
+                max_length=setup.max_length,
+                progress=bar,
+            )
+        answer = found.to_json()
+        del answer["signature"]
+        result = run.finish({"model": setup.model, "n": len(sentences), **answer})
+    for remark in found.remarks:
+        messages.print(remark, style="dim", markup=False)
+    print_json(result) if setup.as_json else _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    from headcount.cli.console import console
+
+    title = f"{result['model']}, roles in {result['n']} sentences"
+    console.print(_table(title, result["heads"])) if result["heads"] else console.print(f"{title}: no head has one.")
+    best = [row for row in result["best"] if row["role"] in ("syntactic", "rare")]
+    if best:
+        console.print(_table("The best head for each relation, and for the rarest token", best))
+    heads = len({row["head"] for row in result["heads"]})
+    console.print(f"{heads} heads have a role. Baseline: the most frequent position (syntactic), else any token.")
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(("head", "role", "looks at", "score", "95% interval", "baseline", "cases")):
+        table.add_column(column, justify="right" if place > 2 else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["head"],
+            row["role"],
+            row["detail"],
+            f"{100 * row['score']:.1f}%",
+            f"{100 * row['low']:.1f} {100 * row['high']:.1f}",
+            f"{100 * row['baseline']:.1f}%",
+            f"{row['cases']:,}",
+        )
+    return table
