@@ -70,6 +70,7 @@ def test_reviews_from_end_to_end(headcount, carriers, tmp_path, no_network):
     for name in ("ablate", "importance", "curve", "prune", "bench"):
         assert run_file(place, name)["finished"]
         assert f"--out demo-run/{name}" in answer.out
+        assert run_file(place, name)["arguments"]["command_line"][0] == name
     assert pruned["report"] in answer.out  # the verdict is what was measured
     assert 'headcount.load("demo-run/prune/model")' in answer.out
     page = (place / "report.html").read_text()
@@ -89,7 +90,8 @@ def test_a_stopped_demo_goes_on(headcount, carriers, tmp_path, monkeypatch):
         patch.setattr("headcount.pruning.prune", stop)
         stopped = headcount("demo", "--quick")
     assert stopped.code == 1
-    assert stopped.err.splitlines()[-1].startswith("headcount: stopped")
+    last = stopped.err.splitlines()[-1]
+    assert last == "headcount: stopped; the same command goes on with what is finished in demo-run"
     assert "Traceback" not in stopped.err
     place = tmp_path / "demo-run"
     times = {name: (place / name / "run.json").stat().st_mtime_ns for name in ("ablate", "importance", "curve")}

@@ -48,4 +48,7 @@ def demo(
         find_packages(*packages[what])
         if claim(place, {"demo": what, "quick": quick}):
             typer.echo(f"Going on with the demo in {place}.")
-        demos[what](Stage(place), quick)
+        try:
+            demos[what](Stage(place), quick)
+        except KeyboardInterrupt:
+            raise HeadcountError(f"stopped; the same command goes on with what is finished in {place}") from None

@@ -41,7 +41,7 @@ class Stage:
         console.print(f"$ {shown(line)}", style="cyan", soft_wrap=True, markup=False)
         known = read_run(run) if run.exists() else None
         if known is None or not known.get("finished"):
-            _run([*line, "--json"])
+            _run(line)
             known = read_run(run)
         else:
             console.print("(finished before)", style="dim")
@@ -79,7 +79,7 @@ def _run(words: list[str]) -> None:
     from headcount.cli.app import app
 
     with _arguments(words), contextlib.redirect_stdout(io.StringIO()):
-        code = app(words, standalone_mode=False)
+        code = app([*words, "--json"], standalone_mode=False)
     if code == 130:  # typer's answer to a keyboard interrupt
         raise KeyboardInterrupt
 

@@ -35,7 +35,7 @@ class Sizes:
 
 
 FULL = Sizes(train=6000, score=300, test=300, epochs=16, kept=(1, 2, 4, 8, 16))
-QUICK = Sizes(train=3000, score=100, test=100, epochs=12, kept=(2, 6, 12))
+QUICK = Sizes(train=3000, score=100, test=100, epochs=8, kept=(2, 4, 8))
 
 
 def write_numbers(out: Path, sizes: Sizes) -> dict[str, int]:

@@ -36,7 +36,7 @@ class Sizes:
 
 
 FULL = Sizes(train=4000, score=256, select=600, test=2500, ablate=200)
-QUICK = Sizes(train=1200, score=96, select=300, test=800, ablate=64)
+QUICK = Sizes(train=1000, score=64, select=240, test=800, ablate=48)
 
 
 def read_reviews() -> list[tuple[str, int]]:
