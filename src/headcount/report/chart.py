@@ -49,7 +49,7 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     """
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough * 0.999)
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough * 0.85)
     first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
     digits = max(0, 1 - math.floor(math.log10(step)))
     return [round(place * step, digits) + 0.0 for place in range(first, last + 1)]

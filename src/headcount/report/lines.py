@@ -63,7 +63,7 @@ def line_chart(
     if level:
         place = axes.y(level[0])
         drawn.append(tag("line", class_="ruler", x1=axes.left, x2=WIDTH - axes.right, y1=place, y2=place))
-        drawn.append(words(WIDTH - axes.right, place - 4, level[1], "end", "ruled"))
+        drawn.append(words(axes.left + 4, place + 11, level[1], class_="ruled"))
     if bands:
         drawn += [_band(axes, one) for one in series]
     drawn += [_line(axes, one) for one in series]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import Any
 
 from headcount.report import words
 from headcount.report.facts import Facts, data_of
@@ -56,18 +57,18 @@ def _claim(facts: Facts, cut: Run) -> str:
         parts.append(f"{words.metric_name(metric)} {before} → {after}")
     if cut.content.get("noninferior") is True:
         parts.append(f"not inferior within {words.points(cut.number('max_drop'), metric)}")
-    times, low = _speedup(facts, cut)
-    if times is not None and low is not None and low > 1 and times >= 1.02:
-        parts.append(f"{times - 1:.0%} faster")
+    if (sure := _sure(facts, cut)) is not None:
+        at = f" at batch {words.count(sure['batch'])}" if "batch" in sure else ""
+        parts.append(f"{sure['speedup'] - 1:.0%} faster{at}")
     return ", ".join(parts)
 
 
-def _speedup(facts: Facts, cut: Run) -> tuple[float | None, float | None]:
-    """How many times as fast, at the largest batch that was measured, and the lower end of its interval."""
+def _sure(facts: Facts, cut: Run) -> dict[str, Any] | None:
+    """The largest batch at which a gain in speed is sure and worth a word, or what `prune` measured itself."""
     bench = bench_of(facts, cut)
-    rows = [row for row in (bench.rows("rows") if bench else []) if number(row.get("speedup"))]
-    row = max(rows, key=lambda row: number(row.get("batch")) or 0, default=mapping(cut.content.get("speed")))
-    return number(row.get("speedup")), number(row.get("low"))
+    found = bench.rows("rows") if bench is not None else [mapping(cut.content.get("speed"))]
+    sure = [row for row in found if (number(row.get("low")) or 0) > 1 and (number(row.get("speedup")) or 0) >= 1.02]
+    return max(sure, key=lambda row: number(row.get("batch")) or 0, default=None)
 
 
 def _sentence(facts: Facts, cut: Run) -> str:
@@ -144,20 +145,16 @@ def _tiles(facts: Facts, cut: Run) -> Markup:
 
 
 def _speed_tile(facts: Facts, cut: Run) -> Markup | None:
-    bench = bench_of(facts, cut)
-    rows = [row for row in (bench.rows("rows") if bench else []) if number(row.get("speedup"))]
-    if rows:
-        row = max(rows, key=lambda row: number(row.get("batch")) or 0)
-        limit = f", limit {words.short(row['limit'])}×" if number(row.get("limit")) else ""
-        where = f"as fast at batch {words.count(row.get('batch'))}, length {words.count(row.get('length'))}{limit}"
-        return _tile(f"{row['speedup']:.2f}×", where)
-    speed = mapping(cut.content.get("speed"))
-    times = number(speed.get("speedup"))
-    if times is None:
-        return None
-    rates = [number(speed.get("before")), number(speed.get("after"))]
-    seen = f": {rates[0]:,.0f} → {rates[1]:,.0f} examples a second" if None not in rates else ""
-    return _tile(f"{times:.2f}×", f"as fast here{seen}")
+    sure = _sure(facts, cut)
+    if sure is None:
+        measured = bench_of(facts, cut) is not None or mapping(cut.content.get("speed"))
+        return _tile("No sure gain", "in speed, as measured here") if measured else None
+    if "batch" in sure:
+        limit = f", limit {sure['limit']:.2f}×" if number(sure.get("limit")) else ""
+        where = f"as fast at batch {words.count(sure['batch'])}, length {words.count(sure.get('length'))}{limit}"
+    else:
+        where = f"as fast here: {words.count(sure.get('before'))} → {words.count(sure.get('after'))} examples a second"
+    return _tile(f"{sure['speedup']:.2f}×", where)
 
 
 def _tile(value: str, meaning: str, class_: str | None = None) -> Markup:

@@ -29,7 +29,7 @@ def _said(run: Run) -> str:
     how += [f"{run.word('clock')} clock"] if run.word("clock") else []
     how += ["compiled"] if run.content.get("compiled") is True else []
     found = f"{verdict[:1].upper()}{verdict[1:]}. ".replace("\n", ". ") if verdict else ""
-    return f"{found}{', '.join(how)}. The limit is the ratio of counted FLOPs: no removal of these heads can gain more."
+    return f"{found}{', '.join(how)}. The limit is the ratio of counted FLOPs."
 
 
 def _parts(run: Run) -> list[tuple[str, str, list[dict[str, Any]]]]:
