@@ -1,0 +1,120 @@
+"""`headcount roles`, and `headcount importance` by relevance and confidence: tables, JSON, runs, refusals."""
+
+import json
+
+import pytest
+
+import tiny_models
+from headcount import save
+from headcount.tasks.toy import word_tokenizer
+from planted_roles import encoder, sentences
+from toy_jobs import WORDS
+from toy_jobs import sentences as texts
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A planted encoder with its treebank, a classifier, a translator, and data for them."""
+    root = tmp_path_factory.mktemp("roles")
+    data = sentences(60)
+    model, tokenizer = encoder(data)
+    save(model, root / "planted", tokenizer=tokenizer)
+    save(tiny_models.bert(pad_token_id=0), root / "classifier", tokenizer=word_tokenizer(WORDS))
+    save(tiny_models.marian(), root / "translator", tokenizer=word_tokenizer(WORDS, "marian"))
+    (root / "some.conllu").write_text("".join(map(conllu, data)))
+    (root / "odd.conllu").write_text(conllu(data[0]).replace("# text = the", "# text = Xthe"))
+    lines = texts(0, 24)
+    (root / "plain.txt").write_text("".join(f"{line}\n" for line in lines))
+    (root / "target.txt").write_text("".join(f"le {line}\n" for line in lines))
+    (root / "train.tsv").write_text("".join(f"{line}\t{int('fine' in line or 'bien' in line)}\n" for line in lines))
+    (root / "dev.tsv").write_text("".join(f"{line}\t{int('fine' in line)}\n" for line in texts(1, 24)))
+    return root
+
+
+def conllu(sentence):
+    heads = {dependent: (head + 1, name) for dependent, head, name in sentence.relations}
+    lines = [f"# text = {sentence.text}"]
+    for i, (start, end) in enumerate(sentence.words):
+        head, name = heads.get(i, (0, "root"))
+        lines.append("\t".join([str(i + 1), sentence.text[start:end], *["_"] * 4, str(head), name, "_", "_"]))
+    return "\n".join([*lines, "", ""])
+
+
+def answer(result):
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def refused(result, words):
+    assert (result.code, result.out) == (1, "")
+    assert "Traceback" not in result.err
+    return words in " ".join(result.err.split())
+
+
+def test_roles(headcount, place, tmp_path):
+    ask = ("roles", place / "planted", "--data", place / "some.conllu", "--frequent", 48)
+    found = answer(headcount(*ask, "--json", "--out", tmp_path / "run"))
+    assert [(row["head"], row["role"], row["detail"]) for row in found["heads"]] == [
+        ("encoder.0.0", "positional", "-1"),
+        ("encoder.0.1", "positional", "+1"),
+        ("encoder.0.2", "rare", "rarest"),
+        ("encoder.0.3", "syntactic", "obj head->dependent"),
+        ("encoder.0.4", "idle", "separator"),
+        ("encoder.0.5", "idle", "first"),
+    ]
+    assert {"head", "role", "detail", "score", "baseline", "low", "high"} <= set(found["heads"][0])
+    assert found["n"] == found["signature"]["tasks"][0]["n"] == 60
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["finished"]
+    table = headcount(*ask)
+    assert table.code == 0
+    assert "obj head->dependent" in table.out
+    assert "6 heads have a role" in table.out
+    assert "gives no attention maps" in table.err
+    assert answer(headcount(*ask, "--relations", "dobj", "--syntactic", "1", "--json"))["heads"][3]["role"] == "idle"
+
+
+def test_roles_of_a_translator_in_raw_text(headcount, place):
+    ask = ("roles", place / "translator", "--data", place / "plain.txt", "--parser", "none", "--limit", 12)
+    found = answer(headcount(*ask, "--positional", "0", "--json"))
+    assert found["n"] == 12
+    assert {row["head"].split(".")[0] for row in found["heads"]} == {"encoder", "decoder", "cross"}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--data", "odd.conllu"), "sentence 1: its words cannot be aligned to its text"),
+        (("--data", "missing.conllu"), "cannot read"),
+        (("--data", "some.conllu", "--relations", "nsubject"), "relation 'nsubject' never occurs"),
+        (("--data", "some.conllu", "--idle", "50"), "idle=50.0: a share from 0 to 1"),
+        (("--data", "plain.txt", "--parser", "no_such_model"), "give a CoNLL-U file"),
+    ],
+)
+def test_roles_refusals(headcount, place, monkeypatch, more, words):
+    monkeypatch.chdir(place)
+    assert refused(headcount("roles", "planted", *more), words)
+
+
+def test_roles_without_data_is_wrong_usage(headcount, place):
+    assert headcount("roles", place / "planted").code == 2
+
+
+def test_importance_by_relevance_and_confidence(headcount, place, tmp_path):
+    ask = ("importance", place / "classifier", "--data", place / "train.tsv", "--json")
+    by_relevance = answer(headcount(*ask, "--method", "relevance", "--out", tmp_path / "run"))
+    assert sum(row["score"] for row in by_relevance["heads"]) == pytest.approx(2.0, abs=1e-4)  # 1 in each layer
+    end, special = (answer(headcount(*ask, "--method", "confidence", "--exclude", e)) for e in ("end", "special"))
+    assert end["heads"] != special["heads"]
+    assert end["order_by"] == "score"
+    assert refused(headcount(*ask, "--exclude", "special"), "--exclude special is for --method confidence")
+    assert refused(headcount(*ask, "--method", "confidence", "--exclude", "all"), "unknown exclude 'all'")
+    translator = ("importance", place / "translator", "--data", place / "plain.txt", "--target-data")
+    found = answer(headcount(*translator, place / "target.txt", "--limit", 4, "--method", "relevance", "--json"))
+    assert len(found["heads"]) == 24
+
+
+def test_curves_in_their_orders(headcount, place):
+    data = ("--score-data", place / "train.tsv", "--data", place / "dev.tsv", "--allow-overlap")
+    methods = ("--methods", "relevance,confidence", "--step", "0.5", "--json")
+    found = answer(headcount("curve", place / "classifier", *data, *methods))
+    assert [one["method"] for one in found["curves"]] == ["relevance", "confidence"]

@@ -1,0 +1,37 @@
+"""Real models: the roles that a MiniLM has, and relevance that is conserved in a MiniLM and in a translator."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from headcount import find_roles, load, load_task
+from headcount.importance.passes import frozen
+from headcount.importance.relevance import step_relevances
+from headcount.roles import Sentences
+
+
+@pytest.mark.slow
+def test_a_minilm_looks_at_neighbours_and_objects(shared):
+    path = shared / "models" / "minilm-sst2"
+    model, tokenizer = load(path, dtype=torch.float32), AutoTokenizer.from_pretrained(path)
+    data = Sentences.of(shared / "data" / "ud" / "en_ewt-dev.conllu").take(300)
+    roles = find_roles(model, data, tokenizer)
+    details = {(role.role, role.detail) for role in roles.found}
+    assert {("positional", "-1"), ("positional", "+1"), ("syntactic", "obj dependent->head")} <= details
+    assert any(role.role == "idle" for role in roles.found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["minilm-sst2", "multi30k-en-fr"])
+def test_relevance_is_conserved_in_trained_models(shared, name):
+    path = shared / "models" / name
+    model, tokenizer = load(path, dtype=torch.float32), AutoTokenizer.from_pretrained(path)
+    if name == "minilm-sst2":
+        task = load_task(None, shared / "data" / "sst2" / "dev.tsv", tokenizer, model, limit=8)
+    else:
+        files = [shared / "data" / "multi30k" / f"val.{language}" for language in ("en", "fr")]
+        task = load_task(None, files[0], tokenizer, model, target_data=files[1], limit=8)
+    with frozen(model):  # more than 1% missing would be refused
+        parts = list(step_relevances(model, task, task.batch(range(8)), steps=3))
+    assert len(parts) == (1 if name == "minilm-sst2" else 3)
+    assert all((values.abs() > 1e-6).any() for values, _ in parts)
