@@ -61,3 +61,19 @@ def test_refusals(headcount, place, monkeypatch, given, words):
     assert result.code == 1
     assert words in result.err
     assert "Traceback" not in result.err
+
+
+def test_the_page_runs_as_it_stands(place, tmp_path, monkeypatch, repository):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").symlink_to(place)
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).symlink_to(place / name)
+    page = (repository / "docs" / "dynamics.md").read_text(encoding="utf-8")
+    names = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    tracked = names["tracked"]
+    assert [one.name for one in tracked.checkpoints] == ["epoch-1", "epoch-2", "epoch-10"]
+    for key in tracked.to_json():
+        assert f"`{key}`" in page
+    for key in ("method", "pruned", "removed", "score", "low", "high", "relative"):
+        assert hasattr(tracked.checkpoints[0].points[0], key)
