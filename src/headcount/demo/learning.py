@@ -58,7 +58,7 @@ def learn(
     training = Learning(model, task, epochs=epochs, lr=lr, tokens=tokens)
     done = _resume(training, state, epochs)
     for epoch in range(done, epochs):
-        training.epoch(epoch, lambda share, epoch=epoch: tell((epoch + share) / epochs, training.late))
+        training.epoch(epoch, _part(tell, training, epoch / epochs, 1 / epochs))
         if after is not None:
             after(epoch + 1)
         if state is not None:
@@ -66,6 +66,10 @@ def learn(
             kept |= {f"o.{name}": tensor for name, tensor in optimizer_tensors(training.optimizer).items()}
             write_tensors(state / f"epoch-{epoch + 1}.safetensors", kept)
             (state / f"epoch-{epoch}.safetensors").unlink(missing_ok=True)
+
+
+def _part(tell: Tell, training: Learning, start: float, width: float) -> Callable[[float], None]:
+    return lambda share: tell(start + share * width, training.late)
 
 
 def _resume(training: Learning, state: Path | None, epochs: int) -> int:

@@ -82,12 +82,17 @@ def _tokenizer(lines: Iterable[str]) -> Any:
 
 
 def _model(vocabulary: int, layers: int, heads: int = 4, width: int = 64) -> Any:
-    sides = {
+    sides: dict[str, Any] = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
         for name, value in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 2 * width))
     }
-    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    ids: dict[str, Any] = {
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": None,
+    }
     config = MarianConfig(
         vocab_size=vocabulary, decoder_vocab_size=vocabulary, d_model=width, max_position_embeddings=64,
         activation_function="relu", scale_embedding=True, init_std=width**-0.5, dropout=0.1, **ids, **sides,
