@@ -31,8 +31,8 @@ def test_what_commands_write_is_what_the_report_shows(headcount, place, tmp_path
         "ablation": ("ablate", model, "--data", dev),
         "alone": ("ablate", model, "--data", dev, "--mode", "all-but-one"),
         "scores": ("importance", model, "--data", train),
-        "curve": ("curve", model, "--score-data", train, "--data", dev, "--step", "0.5"),
-        "small": ("prune", model, "--score-data", train, "--data", dev, "--max-drop", "50"),
+        "curve": ("curve", model, "--score-data", train, "--data", dev, "--step", "0.5", "--allow-overlap"),
+        "small": ("prune", model, "--score-data", train, "--data", dev, "--max-drop", "50.5"),
         "speed": ("bench", model, "small/model", "--batch", "1,2", "--length", "8", "--rounds", "2"),
         "other": ("compare", model, "--data", dev, "--against", train),
         "plain": ("evaluate", model, "--data", dev),
@@ -41,6 +41,9 @@ def test_what_commands_write_is_what_the_report_shows(headcount, place, tmp_path
         done = headcount(*words, "--out", name)
         assert done.code == 0, done.err
         assert done.err.splitlines()[-1] == f"A page about this run: headcount report {name}"
+        kept = json.loads((tmp_path / name / "run.json").read_text())["arguments"]["command_line"]
+        assert kept[:2] == [words[0], str(model)]
+        assert sorted(kept) == sorted([*map(str, words), "--out", name])
     done = headcount("report", *jobs, "-o", "report.html")
     assert (done.code, done.err) == (0, "")
     assert "report.html" in done.out

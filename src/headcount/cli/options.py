@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -82,14 +81,15 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
         taken = {parameter.name for parameter in own}
         first = [] if "model" in taken else shared[:1]  # `track` takes several
-        parameters = [*first, *own, *(one for one in shared[1:] if one.name not in taken)]
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
 
         def run(**given: Any) -> None:
             from headcount.cli.console import quiet
 
             setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given})
             mine = {one.name: given[one.name] for one in own}
-            setup.own = {**mine, "command_line": sys.argv[1:]}
+            setup.own = {**mine, "command_line": _typed(given["context"])}
             with quiet():
                 function(setup, **mine)
             _mention_report(setup)
@@ -102,6 +102,23 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         return function
 
     return register
+
+
+def _typed(context: Any) -> list[str]:
+    """The command line that gives these values, whoever calls: what differs from the defaults, arguments first."""
+    arguments, options = [context.info_name], list[str]()
+    for one in context.command.params:
+        value = context.params.get(one.name)
+        if value is None or value == one.get_default(context) or one.name == "as_json":
+            continue
+        several = value if isinstance(value, (list, tuple)) else [value]
+        if one.param_type_name == "argument":
+            arguments += map(str, several)
+        elif value is True:
+            options.append(one.opts[0])
+        else:
+            options += [word for each in several for word in (one.opts[0], str(each))]
+    return arguments + options
 
 
 def _mention_report(setup: Setup) -> None:

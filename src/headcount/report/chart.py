@@ -19,7 +19,8 @@ WIDTH = 360.0
 def drawing(height: float, *content: object, label: str, columns: int | None = None) -> Markup:
     """The picture itself; `columns`: how many marks the up and down keys skip."""
     return tag(
-        *("svg", *content),
+        "svg",
+        *content,
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {WIDTH:g} {height:g}",
         role="group",

@@ -63,9 +63,8 @@ def _said(run: Run) -> Iterator[tuple[Head, str]]:
             yield head, f"importance, {run.word('method')}: {words.short(row.get('score'))}{share}{rank}"
     elif run.command == "roles":
         for row in run.rows("heads"):
-            head = parse(row.get("head"))
-            if head is not None and row.get("role"):
-                yield head, f"role: {role_of(row)}"
+            if (named := parse(row.get("head"))) is not None and row.get("role"):
+                yield named, f"role: {role_of(row)}"
     elif run.command in ("prune", "gates"):
         for head in run.listed("removed"):
             yield head, f"removed by {run.command}"

@@ -54,7 +54,7 @@ def line_chart(
     ys = (0.9 * min(ends), 1.1 * max(ends)) if log else spread(ends)
     xs = (0.0, 1.0) if whole else spread([dot.x for dot in dots] + ([at[0]] if at else []), room=0.03)
     axes = Axes(xs, ys, log=log)
-    drawn = [axes.frame(across, up, x_percent, y_percent)]
+    drawn: list[Markup | None] = [axes.frame(across, up, x_percent, y_percent)]
     if at:
         place = axes.x(at[0])
         anchor = "end" if at[0] > sum(xs) / 2 else "start"

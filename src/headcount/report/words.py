@@ -11,7 +11,14 @@ from headcount.report.runs import number
 LOWER_IS_BETTER = {"loss", "perplexity"}
 HUNDREDS = {"bleu", "chrf"}
 RELATIVE = {"loss", "perplexity"}
-NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "f1_macro": "macro F1", "exact_match": "exact match"}
+NAMES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "f1": "F1",
+    "f1_macro": "macro F1",
+    "matthews": "Matthews",
+    "exact_match": "exact match",
+}
 MINUS, NOTHING = "\u2212", "\u2013"
 
 

@@ -40,7 +40,7 @@ def _title(facts: Facts, cuts: list[Run]) -> str:
         return _claim(facts, cuts[0])
     for run in facts.of("ablate"):
         if run.heads:
-            return f"{len(significant(run))} of {len(run.heads)} heads matter on their own"
+            return f"{len(significant(run)) or 'None'} of {len(run.heads)} heads matter on their own"
     for run in facts.of("importance"):
         if order := run.listed("order"):
             return f"{order[-1]} matters most of {len(order)} heads"
@@ -123,7 +123,7 @@ def _tiles(facts: Facts, cut: Run) -> Markup:
     metric = cut.word("metric")
     removed, total = len(cut.listed("removed")), total_of(cut)
     shown = cut.content.get("noninferior")
-    tiles = [
+    tiles: list[Markup | None] = [
         _tile(f"{removed} of {total}", f"heads removed, {total - removed} left"),
         _tile(
             f"{words.score(cut.number('before'), metric)} → {words.score(cut.number('after'), metric)}",

@@ -20,10 +20,13 @@ def heads(facts: Facts) -> Markup | None:
     scores = [run for run in facts.of("importance") if run.heads]
     if not ablations and not scores:
         return None
-    pictures = [picture for run in ablations for picture in _changes(run, facts)]
-    pictures += [picture for run in scores for picture in _importance(run, facts)]
+    pictures = [_changes(run, facts) for run in ablations] + [_importance(run, facts) for run in scores]
+    if all(len(some) == 1 for some in pictures):  # one attention kind: side by side
+        pictures = [[picture for some in pictures for picture in some]]
     said = sentences(*map(_what_changes, ablations), *map(_what_matters, scores))
-    return section("Which heads matter", figures(*pictures), _numbers(facts, ablations, scores), summary=said)
+    return section(
+        "Which heads matter", *(figures(*some) for some in pictures), _numbers(facts, ablations, scores), summary=said
+    )
 
 
 def _changes(run: Run, facts: Facts) -> list[Markup]:
@@ -37,13 +40,9 @@ def _changes(run: Run, facts: Facts) -> list[Markup]:
         return heatmap.diverging(value, most, value is not None and words.worse(value, metric))
 
     name = words.metric_name(metric)
-    low, high = (most, -most) if metric in words.LOWER_IS_BETTER else (-most, most)
-    legend = heatmap.scale(
-        heatmap.DIVERGING,
-        f"{words.change(low, metric)}: worse without it",
-        "0",
-        f"{words.change(high, metric)}: better without it",
-    )
+    low, high = (words.change(end if metric in words.LOWER_IS_BETTER else -end, metric) for end in (most, -most))
+    ends = (f"{low}: worse without it", "0", f"{high}: better without it") if most else ("", "0: no change at all", "")
+    legend = heatmap.scale(heatmap.DIVERGING, *ends)
     found = heatmap.kinds(run.heads)
     return [
         figure(

@@ -35,6 +35,8 @@ def _tracked(run: Run) -> list[Markup]:
             Series(str(one.get("name")), _shade(place, len(checkpoints)), _steps(one, method, run.word("metric")))
             for place, one in enumerate(checkpoints)
         ]
+        if not any(one.dots for one in series):
+            continue
         by = {"gradient": "least important heads first", "random": "in random order"}.get(str(method), "")
         name = words.metric_name(run.word("metric"))
         chart = line_chart(
