@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -84,7 +84,7 @@ class Trace:
         """The streams, then every site's outputs (several where layers share it)."""
         return [*self.starts, *(context for site in self.sites for context in self.contexts[site.name])]
 
-    def times(self, gradients: list[Tensor | None]) -> list[Tensor]:
+    def times(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         """Gradient times input."""
         pairs = zip(self.tensors, gradients, strict=True)
         return [torch.zeros_like(x) if g is None else (x * g).detach() for x, g in pairs]

@@ -59,15 +59,19 @@ def passed_through(x: Tensor, y: Tensor) -> Tensor:
 
 def pass_through_modules(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
     """A forward hook for activations that are modules, which may be made of many operations (GPT-2's GELU)."""
-    x = args[0] if args else None
-    same = isinstance(x, Tensor) and isinstance(output, Tensor) and x.shape == output.shape
-    return passed_through(x, output) if same and _active(x) else None
+    x: Any = args[0] if args else None
+    same = _active(x) and isinstance(output, Tensor) and x.shape == output.shape
+    return passed_through(x, output) if same else None
 
 
 def is_activation(module: nn.Module) -> bool:
-    """A module without parameters or parts: an activation, or a dropout that does nothing."""
-    bare = not any(True for _ in module.children()) and not any(True for _ in module.parameters(recurse=False))
-    return bare and not any(True for _ in module.buffers(recurse=False)) and not isinstance(module, nn.Softmax)
+    """A module without parts, parameters or buffers that does something of its own.
+
+    >>> is_activation(nn.GELU()), is_activation(nn.Dropout()), is_activation(nn.Linear(2, 2))
+    (True, False, False)
+    """
+    inside = (*module.children(), *module.parameters(recurse=False), *module.buffers(recurse=False))
+    return not inside and not isinstance(module, (nn.Softmax, nn.Dropout, nn.Identity))
 
 
 def _active(x: Any) -> bool:

@@ -16,6 +16,7 @@ from headcount.anatomy import AttentionSite, anatomy
 from headcount.capture import capture
 from headcount.errors import BadData, HeadcountError
 from headcount.evaluate.batches import batches_by_length
+from headcount.importance.passes import frozen
 from headcount.roles.sentences import Sentence, Sentences
 from headcount.tasks.base_task import padded
 from headcount.tasks.fit import embedding_rows, positions
@@ -115,30 +116,27 @@ class Reader:
                 site, weights[row, :, : len(queries.ids), : len(keys.ids)], queries, keys, self.data.sentences[index]
             )
 
-    @torch.no_grad()
     def _run(self, sources: list[Tokens]) -> tuple[list[Tokens], dict[str, list[np.ndarray]]]:
         """What the decoder of a translator read for each sentence, and every site's maps (B, heads, T, S)."""
         ids = padded([one.ids.tolist() for one in sources], self.pad).to(self.device)
         mask = padded([[1] * len(one.ids) for one in sources], 0).to(self.device)
         given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         made = None
-        if self.body is self.model and self.model.config.is_encoder_decoder:
-            room = positions(self.model)
-            new = math.ceil(1.5 * ids.shape[1]) + 20
-            new = new if room is None else min(new, room - 1)
-            made = self.model.generate(**given, num_beams=1, do_sample=False, max_new_tokens=new)
-            given |= {"decoder_input_ids": made}
-        elif self.model.config.is_encoder_decoder is False and "decoder" in self.kinds:
-            given |= {"use_cache": False}
-        was = self.model.training
-        self.model.eval()
-        try:
+        with frozen(self.model), torch.no_grad():
+            if "cross" in self.kinds:
+                made = self.model.generate(**given, num_beams=1, do_sample=False, max_new_tokens=self._room(ids))
+                given |= {"decoder_input_ids": made}
+            elif any(site.kind == "decoder" for site in self.sites):
+                given |= {"use_cache": False}
             with capture(self.model, contexts=False) as seen:
                 self.body(**given)
-        finally:
-            self.model.train(was)
         maps = {site.name: [w.float().cpu().numpy() for w in seen.attention.calls[site.name]] for site in self.sites}
         return ([] if made is None else [self._made(row) for row in made]), maps
+
+    def _room(self, ids: Tensor) -> int:
+        """How many tokens the model may write."""
+        new, room = math.ceil(1.5 * ids.shape[1]) + 20, positions(self.model)
+        return new if room is None else min(new, room - 1)
 
     def _made(self, row: Tensor) -> Tokens:
         """What the model has written, without the padding behind it."""

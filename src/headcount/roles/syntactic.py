@@ -39,7 +39,7 @@ class Syntactic:
         if not view.within or not view.of_source or not view.sentence.relations:
             return None
         pieces = pieces_of_words(view.sentence, view.keys)  # (words, T)
-        there = pieces.any(1)
+        there: np.ndarray = np.asarray(pieces.any(1))  # (words,)
         causal = view.site.kind in CAUSAL
         to_words = view.weights @ pieces.T  # (heads, T, words)
         means = pieces / np.maximum(pieces.sum(1, keepdims=True), 1)
