@@ -59,6 +59,23 @@ class Ablation:
             raise HeadcountError(unknown("correction", correction, known))
         return [head for head, p in zip(self.heads, known[correction], strict=True) if p < alpha]
 
+    def to_json(self, alpha: float = 0.05) -> dict[str, Any]:
+        """What `headcount ablate --json` says of every head."""
+        names = ("score", "change", "low", "high", "p", "p_holm", "p_bh", "p_t")
+        columns = {name: column for name in names if (column := getattr(self.effects, name)) is not None}
+        heads = [
+            {"head": str(head), **{name: float(column[place]) for name, column in columns.items()}}
+            for place, head in enumerate(self.heads)
+        ]
+        return {
+            **_measured(self.outcomes),
+            "base": self.base,
+            "heads": heads,
+            "significant": [str(head) for head in self.significant(alpha)],
+            "test": self.effects.test,
+            "resamples": self.effects.resamples,
+        }
+
 
 def ablate_each(
     model: Any,
@@ -112,6 +129,20 @@ class AllButOne:
     layers: tuple[LayerResult, ...]
     chosen_apart: bool
     outcomes: Outcomes
+
+    def to_json(self) -> dict[str, Any]:
+        """What `headcount ablate --mode all-but-one --json` says of every layer."""
+        names = ("kind", "layer", "score", "change", "low", "high", "p")
+        layers = [
+            {
+                **{name: getattr(layer, name) for name in names},
+                "best": str(layer.best),
+                "changes": {str(head): change for head, change in layer.changes.items()},
+            }
+            for layer in self.layers
+        ]
+        told = {"base": self.base, "chosen_apart": self.chosen_apart, "layers": layers}
+        return {**_measured(self.outcomes), **told}
 
 
 def ablate_all_but_one(
@@ -173,6 +204,25 @@ class Comparison:
     against: Ablation
     correlation: Correlation
 
+    def to_json(self) -> dict[str, Any]:
+        """What `headcount compare --json` says."""
+        changes = zip(self.here.heads, self.here.effects.change, self.against.effects.change, strict=True)
+        return {
+            **_measured(self.here.outcomes),
+            "n_against": self.against.outcomes.values.shape[1],
+            "base": self.here.base,
+            "base_against": self.against.base,
+            "pearson": self.correlation.pearson,
+            "spearman": self.correlation.spearman,
+            "p": self.correlation.pearson_p,
+            "spearman_p": self.correlation.spearman_p,
+            "remark": self.correlation.remark,
+            "heads": [
+                {"head": str(head), "change": float(here), "change_against": float(there)}
+                for head, here, there in changes
+            ],
+        }
+
 
 def compare(
     model: Any,
@@ -190,6 +240,10 @@ def compare(
         here = ablate_each(model, task, run=run, progress=first, **settings)
         there = ablate_each(model, against, run=run, name="against", progress=second, **settings)
     return Comparison(here, there, correlation(here.effects.change, there.effects.change))
+
+
+def _measured(outcomes: Outcomes) -> dict[str, Any]:
+    return {"metric": outcomes.metric.name, "n": outcomes.values.shape[1], "near_ties": outcomes.near_ties}
 
 
 def effects_of(outcomes: Outcomes, masks: Sequence[Mask], resamples: int | None, alpha: float, seed: int) -> Effects:

@@ -15,8 +15,20 @@ from hypothesis import strategies as st
 
 import made_up_runs as made_up
 import page_reading as reading
-from headcount import Head, HeadcountError, report
-from headcount.importance import Scores
+import toy_jobs
+from headcount import (
+    Head,
+    HeadcountError,
+    Scores,
+    ablate_all_but_one,
+    ablate_each,
+    benchmark,
+    compare,
+    importance,
+    prune,
+    pruning_curve,
+    report,
+)  # fmt: skip
 from headcount.report.build import html
 from headcount.report.runs import read
 
@@ -194,6 +206,24 @@ def test_a_strange_value_anywhere_leaves_a_whole_page(name, value, data):
 
 
 def test_results_of_functions_are_taken_too(tmp_path):
+    model, task, other = toy_jobs.JOBS["classifier"][0](), toy_jobs.classification(0, 8), toy_jobs.classification(1, 8)
+    scores = importance(model, task)
+    results = [
+        ablate_each(model, task), ablate_all_but_one(model, task), compare(model, task, other), scores,
+        pruning_curve(model, other, scores, step=0.5), prune(model, task, other, heads=0.5),
+        benchmark(model, batches=[1], lengths=[4], rounds=1),
+    ]  # fmt: skip
+    page = report(results, tmp_path / "report.html").read_text(encoding="utf-8")
+    (article,) = reading.tree(page).iter("article")
+    assert [reading.said(title) for title in article.iter("h2")] == [
+        *("Which heads matter", "One head per layer", "How many heads can go", "Layers before and after", "Speed"),
+        *("The same heads on other data", "Where the numbers come from"),
+    ]
+    (chart,) = reading.charts(page, "accuracy as heads are removed")
+    assert len(reading.marks(chart)) == 3
+
+
+def test_scores_alone(tmp_path):
     heads = tuple(Head("decoder", layer, index) for layer in range(2) for index in range(3))
     scores = Scores(heads, np.arange(12, dtype=np.float32).reshape(2, 6), "fisher")
     page = report(scores, tmp_path / "report.html").read_text(encoding="utf-8")

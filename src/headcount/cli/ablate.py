@@ -49,12 +49,12 @@ def ablate(
     task = setup.load_task(data, tokenizer, model)
     chosen: Any = {"kinds": _names(kind), "layers": _numbers(layers), "fill": fill}
     tested: Any = {"alpha": alpha, "resamples": resamples}
-    common = {"model": setup.model, "metric": task.metric.name, "n": len(task), "mode": mode, "fill": fill}
+    common = {"model": setup.model, "mode": mode, "fill": fill}
     if mode == "each":
         with run_of(setup, "ablate", model, [task], mode=mode, **chosen) as run:
             with progress("ablating") as bar:
                 ablation = ablate_each(model, task, run=run.directory, progress=bar, **chosen, **tested)
-            result = run.finish({**common, **each_json(ablation, alpha)})
+            result = run.finish({**common, **ablation.to_json(alpha)})
         table = each_table(result, task.metric, alpha)
     else:
         select = None
@@ -64,46 +64,9 @@ def ablate(
         with run_of(setup, "ablate", model, tasks, mode=mode, **chosen) as run:
             with progress("ablating") as bar:
                 kept = ablate_all_but_one(model, task, select, run=run.directory, progress=bar, **chosen, **tested)
-            result = run.finish({**common, **layers_json(kept)})
+            result = run.finish({**common, **kept.to_json()})
         table = layers_table(result, task.metric, alpha)
     print_json(result) if setup.as_json else table()
-
-
-def each_json(ablation: Any, alpha: float) -> dict[str, Any]:
-    """What `ablate` says of every head, as JSON-able data."""
-    effects = ablation.effects
-    names = ("score", "change", "low", "high", "p", "p_holm", "p_bh", "p_t")
-    columns = {name: getattr(effects, name) for name in names if getattr(effects, name) is not None}
-    heads = [
-        {"head": str(head), **{name: float(column[place]) for name, column in columns.items()}}
-        for place, head in enumerate(ablation.heads)
-    ]
-    return {
-        "base": ablation.base,
-        "heads": heads,
-        "significant": [str(head) for head in ablation.significant(alpha)],
-        "test": effects.test,
-        "resamples": effects.resamples,
-        "near_ties": ablation.outcomes.near_ties,
-    }
-
-
-def layers_json(kept: Any) -> dict[str, Any]:
-    """What `ablate --mode all-but-one` says of every layer, as JSON-able data."""
-    names = ("kind", "layer", "score", "change", "low", "high", "p")
-    return {
-        "base": kept.base,
-        "chosen_apart": kept.chosen_apart,
-        "layers": [
-            {
-                **{name: getattr(layer, name) for name in names},
-                "best": str(layer.best),
-                "changes": {str(head): change for head, change in layer.changes.items()},
-            }
-            for layer in kept.layers
-        ],
-        "near_ties": kept.outcomes.near_ties,
-    }
 
 
 def _names(text: str | None) -> list[str] | None:

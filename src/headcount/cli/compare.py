@@ -41,31 +41,11 @@ def compare(
     with run_of(setup, "compare", model, [task, other], fill=fill) as run:
         with progress("comparing") as bar:
             both = ablation.compare(model, task, other, run=run.directory, progress=bar, fill=fill)
-        together = both.correlation
-        changes = zip(both.here.heads, both.here.effects.change, both.against.effects.change, strict=True)
-        result: dict[str, Any] = run.finish(
-            {
-                "model": setup.model,
-                "metric": task.metric.name,
-                "n": len(task),
-                "n_against": len(other),
-                "base": both.here.base,
-                "base_against": both.against.base,
-                "pearson": together.pearson,
-                "spearman": together.spearman,
-                "p": together.pearson_p,
-                "spearman_p": together.spearman_p,
-                "remark": together.remark,
-                "heads": [
-                    {"head": str(head), "change": float(here), "change_against": float(there)}
-                    for head, here, there in changes
-                ],
-            }
-        )
+        result: dict[str, Any] = run.finish({"model": setup.model, **both.to_json()})
         if setup.out is not None:
             points = [(row["head"], row["change"], row["change_against"]) for row in result["heads"]]
-            caption = f"{task.metric.name}, Pearson r {together.pearson:.2f}"
-            picture = scatter_svg(points, Path(data).name, Path(against).name, caption)
+            caption = f"{task.metric.name}, Pearson r {result['pearson']:.2f}"
+            picture = scatter_svg(points, Path(data).name, Path(against).name, caption, task.metric.name)
             write_whole(Path(setup.out) / "scatter.svg", picture.encode())
     print_json(result) if setup.as_json else compare_table(result, task.metric)()
     if setup.out is not None and not setup.as_json:

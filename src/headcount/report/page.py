@@ -6,7 +6,7 @@ import headcount
 from headcount.report.assets import asset, fingerprint
 from headcount.report.facts import Facts
 from headcount.report.markup import Markup, join, tag
-from headcount.report.runs import Run
+from headcount.report.runs import Run, model_name
 from headcount.report.sections.alone import alone
 from headcount.report.sections.domains import domains, evaluations
 from headcount.report.sections.headline import headline
@@ -29,7 +29,7 @@ def page(models: list[list[Run]]) -> str:
         f"default-src 'none'; style-src {fingerprint(style)}; script-src {fingerprint(script)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    names = [runs[0].model for runs in models]
+    names = [model_name(runs) for runs in models]
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -14,6 +14,7 @@ from headcount.errors import HeadcountError, RunConflict
 from headcount.heads import Head
 
 RUN, SHARDS = "run.json", "outcomes"
+NAMELESS = "a model without a name"
 ALONE = "ablate --mode all-but-one"
 # What a result without a command must be, told by keys that only that command writes.
 TELLING = {
@@ -70,7 +71,7 @@ class Run:
         said = self.content.get("model") or self.arguments.get("model")
         if not isinstance(said, str):
             said = mapping(self.signature.get("model")).get("name")
-        return said if isinstance(said, str) and said else "a model without a name"
+        return said if isinstance(said, str) and said else NAMELESS
 
     @property
     def fingerprint(self) -> str | None:
@@ -119,13 +120,23 @@ def read(result: Any) -> Run:
         return _read_directory(Path(result))
     for way in ("to_json", "to_dict"):
         if not isinstance(result, Mapping) and callable(getattr(result, way, None)):
-            told = getattr(result, way)()
-            result = {"signature": getattr(result, "signature", None), **told} if isinstance(told, Mapping) else told
+            result = _told(result, getattr(result, way)())
     if isinstance(result, Mapping):
         return Run(result)
     raise HeadcountError(
         f"{type(result).__name__} is nothing to report on; pass run directories, or results of headcount's functions"
     )
+
+
+def _told(result: Any, said: Any) -> Any:
+    """What a result says of itself, with what it only knows: its metric and its signature."""
+    if not isinstance(said, Mapping):
+        return said
+    known = {
+        "signature": getattr(result, "signature", None),
+        "metric": getattr(getattr(result, "metric", None), "name", None),
+    }
+    return {**known, **({"curves": [said]} if "points" in said else said)}
 
 
 def _read_directory(path: Path) -> Run:
@@ -143,12 +154,22 @@ def _read_directory(path: Path) -> Run:
 
 
 def by_model(runs: list[Run]) -> list[list[Run]]:
-    """Runs of the same weights together (of the same name, where no fingerprint was kept), in the order given."""
+    """Runs of the same weights together (of the same name, where no fingerprint was kept), in the order given.
+
+    A result that does not know its model belongs to the first one.
+    """
     groups: dict[str, list[Run]] = {}
     keys = {run.model: run.fingerprint for run in runs if run.fingerprint}
+    first = next((run.fingerprint or run.model for run in runs if run.model != NAMELESS), NAMELESS)
     for run in runs:
-        groups.setdefault(run.fingerprint or keys.get(run.model) or run.model, []).append(run)
+        key = run.fingerprint or keys.get(run.model) or run.model
+        groups.setdefault(first if key == NAMELESS else key, []).append(run)
     return list(groups.values())
+
+
+def model_name(runs: list[Run]) -> str:
+    """What the runs call their model: the first that does."""
+    return next((run.model for run in runs if run.model != NAMELESS), NAMELESS)
 
 
 def mapping(value: Any) -> dict[str, Any]:

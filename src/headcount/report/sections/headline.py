@@ -8,7 +8,7 @@ from typing import Any
 from headcount.report import words
 from headcount.report.facts import Facts, data_of
 from headcount.report.markup import Markup, join, tag
-from headcount.report.runs import Run, mapping, number
+from headcount.report.runs import Run, mapping, model_name, number
 from headcount.report.sections.heads import significant
 from headcount.report.sections.layout import sentences
 
@@ -18,7 +18,7 @@ def headline(facts: Facts) -> Markup:
     cuts = [run for run in facts.of("prune", "gates") if run.finished]
     return join(
         tag("h1", _title(facts, cuts)),
-        tag("p", facts.runs[0].model, class_="of"),
+        tag("p", model_name(facts.runs), class_="of"),
         tag("p", _sentence(facts, cuts[0]), class_="lead") if cuts else None,
         _tiles(facts, cuts[0]) if cuts else None,
         *(tag("p", remark, class_="note") for remark in _remarks(cuts[:1])),

@@ -7,7 +7,7 @@ from typing import Any
 
 from headcount.report.facts import Facts
 from headcount.report.markup import Markup, join, tag
-from headcount.report.runs import Run, mapping
+from headcount.report.runs import NAMELESS, Run, mapping
 from headcount.report.sections.layout import Columns, folded, section, table
 
 # What a report can show, by the command that measures it.
@@ -38,7 +38,7 @@ def provenance(facts: Facts) -> Markup:
 
 def _shared(facts: Facts) -> list[tuple[str, str]]:
     """What the runs of a model have in common; where they differ, each way once."""
-    pairs = [("model", run.model) for run in facts.runs]
+    pairs = [("model", run.model) for run in facts.runs if run.model != NAMELESS]
     for run in facts.runs:
         model, versions = (mapping(run.signature.get(key)) for key in ("model", "versions"))
         if model.get("fingerprint"):
