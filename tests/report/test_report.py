@@ -30,7 +30,7 @@ from headcount import (
     report,
 )  # fmt: skip
 from headcount.report.build import html
-from headcount.report.runs import read
+from headcount.report.reading import read
 
 NASTY = "</title></script><img src=x onerror=alert(1)><b>'\"&\u2028\u202e\x00\ud800"
 
@@ -107,6 +107,21 @@ def test_what_an_unfinished_run_has_so_far_is_drawn():
     page = page_of(content)
     assert "headcount track is not finished." in page
     assert "2 checkpoints, from epoch-1 to epoch-2." in page
+
+
+def test_gates_that_are_still_training_are_drawn(tmp_path):
+    half = made_up.write(tmp_path / "half", {"signature": {"command": "gates"}, "arguments": {}, "finished": False})
+    stages = [{key: item for key, item in stage.items() if key != "name"} for stage in made_up.gates()["stages"]]
+    state = {"stages": stages[:1], "course": {"price": 0.1, "notes": stages[1]["notes"][:4]}}
+    (half / "gates").mkdir()
+    (half / "gates" / "gates.json").write_text(json.dumps(state))
+    page = report(half, tmp_path / "report.html").read_text(encoding="utf-8")
+    (chart,) = reading.charts(page, "Gates that are open")
+    assert len(reading.marks(chart)) == 11 + 4
+    assert "headcount gates is not finished." in page
+    (half / "gates" / "gates.json").write_text("{")
+    with pytest.raises(HeadcountError, match="cannot be read"):
+        report(half, tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(

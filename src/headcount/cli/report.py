@@ -13,9 +13,11 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(help="Run directories: what commands wrote with --out.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Run directories: what commands wrote with --out.")
+    ],
     out: Annotated[
-        str | None, typer.Option("--output", "-o", help="The file; by default report.html in the first run directory.")
+        str | None, typer.Option("--out", "-o", help="The file; by default report.html in the first run directory.")
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about one run or several; nothing is computed, nothing is fetched.

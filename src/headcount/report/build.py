@@ -9,7 +9,8 @@ from typing import Any
 
 from headcount.errors import HeadcountError
 from headcount.report.page import MARK, page
-from headcount.report.runs import Run, by_model, read
+from headcount.report.reading import read
+from headcount.report.runs import Run, by_model
 
 
 def report(results: Any, file: str | Path) -> Path:

@@ -8,12 +8,13 @@ from headcount.report.facts import Facts
 from headcount.report.markup import Markup, join, tag
 from headcount.report.runs import Run, model_name
 from headcount.report.sections.alone import alone
+from headcount.report.sections.curves import curves
 from headcount.report.sections.domains import domains, evaluations
 from headcount.report.sections.headline import headline
 from headcount.report.sections.heads import heads
+from headcount.report.sections.layers import layers
 from headcount.report.sections.layout import unfinished
 from headcount.report.sections.provenance import provenance
-from headcount.report.sections.pruning import curves, layers
 from headcount.report.sections.roles import roles
 from headcount.report.sections.speed import speed
 from headcount.report.sections.training import dynamics, gates

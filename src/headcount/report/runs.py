@@ -1,19 +1,16 @@
-"""What the report reads: run directories, grouped by the model that they are about."""
+"""A run as the report sees it, tolerant of whatever is missing; runs grouped by the model that they are about."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from headcount.errors import HeadcountError, RunConflict
+from headcount.errors import HeadcountError
 from headcount.heads import Head
 
-RUN, SHARDS = "run.json", "outcomes"
 NAMELESS = "a model without a name"
 ALONE = "ablate --mode all-but-one"
 # What a result without a command must be, told by keys that only that command writes.
@@ -110,47 +107,6 @@ class Run:
         """A list of heads, such as `removed`."""
         said = self.content.get(key)
         return [head for name in said if (head := parse(name))] if isinstance(said, list) else []
-
-
-def read(result: Any) -> Run:
-    """A run directory, its `run.json`, what `--json` printed, or a result that can tell it."""
-    if isinstance(result, Run):
-        return result
-    if isinstance(result, (str, Path)):
-        return _read_directory(Path(result))
-    for way in ("to_json", "to_dict"):
-        if not isinstance(result, Mapping) and callable(getattr(result, way, None)):
-            result = _told(result, getattr(result, way)())
-    if isinstance(result, Mapping):
-        return Run(result)
-    raise HeadcountError(
-        f"{type(result).__name__} is nothing to report on; pass run directories, or results of headcount's functions"
-    )
-
-
-def _told(result: Any, said: Any) -> Any:
-    """What a result says of itself, with what it only knows: its metric and its signature."""
-    if not isinstance(said, Mapping):
-        return said
-    known = {
-        "signature": getattr(result, "signature", None),
-        "metric": getattr(getattr(result, "metric", None), "name", None),
-    }
-    return {**known, **({"curves": [said]} if "points" in said else said)}
-
-
-def _read_directory(path: Path) -> Run:
-    file = path if path.is_file() else path / RUN
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        why = f"it has no {RUN}" if path.is_dir() else "it does not exist"
-        raise RunConflict(f"{path} is no run directory: {why}; name what a command wrote with --out") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunConflict(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict):
-        raise RunConflict(f"{file} holds no JSON object, so it is no run")
-    return Run(content, path.as_posix(), len(list((file.parent / SHARDS).glob("*.shard"))))
 
 
 def by_model(runs: list[Run]) -> list[list[Run]]:

@@ -112,6 +112,8 @@ def gates(facts: Facts) -> Markup | None:
 
 
 def _gated(run: Run) -> str:
+    if not run.finished:
+        return "As far as the training has come."
     metric = run.word("metric")
     decided = words.share(run.number("decided"))
     remarks = run.content.get("remarks")
