@@ -46,6 +46,7 @@ class Setup:
     out: Annotated[str | None, _option("--out", panel=RUN, help="Run directory: results, and resuming.")] = None
     as_json: Annotated[bool, _option("--json", panel=RUN, help="Print one JSON object.")] = False
     own: dict[str, Any] = field(init=False, default_factory=dict)  # the command's own options, and what was typed
+    said: set[str] = field(init=False, default_factory=set)  # remarks, each of which is made once
 
     def load_model(self) -> tuple[Any, Any]:
         """The model on its device, and its tokenizer."""
@@ -64,13 +65,15 @@ class Setup:
             target_data=target_data or self.target_data, beams=self.beams, max_length=self.max_length, **columns,
         )  # fmt: skip
         for remark in task.check(model):
-            messages.print(f"[dim]{_escape(remark)}[/dim]")
+            if remark not in self.said:
+                messages.print(f"[dim]{_escape(remark)}[/dim]")
+            self.said.add(remark)
         return task
 
     def arguments(self) -> dict[str, Any]:
         """Everything given, for `run.json`."""
         given = {**vars(self), **self.own}
-        return {name: value for name, value in given.items() if value is not None and name != "own"}
+        return {name: value for name, value in given.items() if value is not None and name not in ("own", "said")}
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

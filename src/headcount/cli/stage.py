@@ -8,8 +8,6 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +76,7 @@ def shown(words: list[str]) -> str:
 def _run(words: list[str]) -> None:
     from headcount.cli.app import app
 
-    with _arguments(words), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()):
         code = app([*words, "--json"], standalone_mode=False)
     if code == 130:  # typer's answer to a keyboard interrupt
         raise KeyboardInterrupt
-
-
-@contextmanager
-def _arguments(words: list[str]) -> Iterator[None]:
-    """The command line of the command itself, as long as it runs: run directories keep it."""
-    before = sys.argv
-    sys.argv = [before[0], *words]
-    try:
-        yield
-    finally:
-        sys.argv = before
