@@ -55,20 +55,21 @@ def line_chart(
     xs = (0.0, 1.0) if whole else spread([dot.x for dot in dots] + ([at[0]] if at else []), room=0.03)
     axes = Axes(xs, ys, log=log)
     drawn: list[Markup | None] = [axes.frame(across, up, x_percent, y_percent)]
+    named = []  # on top of everything else
     if at:
         place = axes.x(at[0])
         anchor = "end" if at[0] > sum(xs) / 2 else "start"
         drawn.append(tag("line", class_="ruler", x1=place, x2=place, y1=axes.top, y2=axes.height - axes.bottom))
-        drawn.append(words(place + (-4 if anchor == "end" else 4), axes.top + 9, at[1], anchor, "ruled"))
+        named.append(words(place + (-4 if anchor == "end" else 4), axes.top + 9, at[1], anchor, "ruled"))
     if level:
         place = axes.y(level[0])
         drawn.append(tag("line", class_="ruler", x1=axes.left, x2=WIDTH - axes.right, y1=place, y2=place))
-        drawn.append(words(axes.left + 4, place + 11, level[1], class_="ruled"))
+        named.append(words(axes.left + 4, place + 11, level[1], class_="ruled"))
     if bands:
         drawn += [_band(axes, one) for one in series]
     drawn += [_line(axes, one) for one in series]
     key = legend([(one.colour, one.name) for one in series]) if len(series) > 1 else None
-    return join(drawing(axes.height, *drawn, label=label), key)
+    return join(drawing(axes.height, *drawn, *named, label=label), key)
 
 
 def _band(axes: Axes, one: Series) -> Markup | None:

@@ -125,7 +125,7 @@ def _search(run: Run) -> Markup:
             [Series("search", "c0", dots)], "heads removed", f"change of {name}", f"change of {name} with each cut",
             x_percent=True, level=_budget(run),
         ),
-        note="on the data that chooses; the ring is the chosen cut, the band its 95% interval",
+        note="on the data that chooses; the ring is the chosen cut, bands are 95% intervals",
     )  # fmt: skip
 
 
