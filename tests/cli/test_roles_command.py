@@ -68,7 +68,7 @@ def test_roles(headcount, place, tmp_path):
     table = headcount(*ask)
     assert table.code == 0
     assert "obj head->dependent" in table.out
-    assert "6 heads have a role" in table.out
+    assert "Heads with a role: 6" in table.out
     assert "gives no attention maps" in table.err
     assert answer(headcount(*ask, "--relations", "dobj", "--syntactic", "1", "--json"))["heads"][3]["role"] == "idle"
 

@@ -77,7 +77,7 @@ def _print(result: dict[str, Any]) -> None:
     if best:
         console.print(_table("The best head for each relation, and for the rarest token", best))
     heads = len({row["head"] for row in result["heads"]})
-    console.print(f"{heads} heads have a role. Baseline: the most frequent position (syntactic), else any token.")
+    console.print(f"Heads with a role: {heads}. Baseline: the most frequent position (syntactic), else any token.")
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:

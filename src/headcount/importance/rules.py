@@ -99,7 +99,8 @@ def _layer_norm(
 ) -> Tensor:
     axes = tuple(range(-len(shape), 0))
     centred = x - x.mean(axes, keepdim=True)
-    y = centred * (centred.detach().pow(2).mean(axes, keepdim=True) + eps).rsqrt()
+    spread = centred.detach().float().pow(2).mean(axes, keepdim=True)  # in float32 as the fused kernel has it
+    y = centred * (spread + eps).rsqrt().to(x.dtype)
     y = y if weight is None else y * weight
     return y if bias is None else y + bias * share.to(y)
 
