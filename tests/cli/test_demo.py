@@ -6,6 +6,7 @@ import json
 import shlex
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 from transformers import BertModel
@@ -115,7 +116,7 @@ def test_sentences_are_in_one_split_only(carriers, tmp_path):
     contrary = [(text, int("fine" not in text), "rotten_tomatoes") for text in SENTENCES[100:110]]
     kept = [(text, int("fine" in text), "rotten_tomatoes") for text in SENTENCES]
     write_reviews(carriers, [*kept, *twice, *contrary, ("a long review", 1, "imdb")])
-    counted = reviews.write_splits(tmp_path, reviews.Sizes(train=200, score=20, select=30, test=50, ablate=10))
+    counted = reviews.write_splits(tmp_path, replace(reviews.QUICK, train=200, score=20, select=30, test=50))
     assert counted == {"test": 50, "select": 30, "train": 200, "score": 20}
     parts = {name: (tmp_path / f"{name}.tsv").read_text().splitlines()[1:] for name in counted}
     assert set(parts["score"]) < set(parts["train"])

@@ -8,8 +8,6 @@ from headcount.cli.console import progress
 from headcount.cli.stage import Stage
 from headcount.demo.reviews import FULL, QUICK, fine_tune, write_splits
 
-MAX_DROP = 1  # points of accuracy
-
 
 def reviews(stage: Stage, quick: bool) -> None:
     """The story, step by step; every number comes out of a run directory."""
@@ -27,7 +25,7 @@ def reviews(stage: Stage, quick: bool) -> None:
         stage.say("(finished before)")
     else:
         with progress("fine-tuning") as bar:
-            fine_tune(out, lambda share, loss: bar(share, f"fine-tuning, loss {loss:.3f}"))
+            fine_tune(out, sizes, lambda share, loss: bar(share, f"fine-tuning, loss {loss:.3f}"))
     stage.say(f"Saved to {model.as_posix()}.")
 
     stage.title("What if a head were gone? Each one turned off, and tested")
@@ -46,9 +44,10 @@ def reviews(stage: Stage, quick: bool) -> None:
     )  # fmt: skip
     stage.say(_curves(curves))
 
-    stage.title(f"The largest cut that costs at most {MAX_DROP} point of accuracy, proved on reviews not yet looked at")
+    points = f"{sizes.max_drop} point{'s' * (sizes.max_drop != 1)}"
+    stage.title(f"The largest cut within {points} of accuracy, proved on reviews not yet looked at")
     pruned = stage.command(
-        "prune", "prune", model, "--score-data", score, "--data", select, "--test", test, "--max-drop", MAX_DROP
+        "prune", "prune", model, "--score-data", score, "--data", select, "--test", test, "--max-drop", sizes.max_drop
     )
     stage.title("Is it faster? Original and pruned in turns")
     speed = stage.command(

@@ -23,9 +23,11 @@ LABELS = {"bad": 0, "good": 1}
 
 @dataclass(frozen=True)
 class Sizes:
-    """At most so many sentences for each purpose, and for the single ablations.
+    """At most so many sentences for each purpose, and for the single ablations; and how to train and cut.
 
     train: fine-tunes. score: a part of these, scores and compensates. select: chooses the cut. test: proves it.
+    lr, tokens: learning rate and batch; few sentences take larger and more steps. max_drop: points of accuracy; a few
+    hundred sentences cannot show that one point is kept.
     """
 
     train: int
@@ -33,10 +35,13 @@ class Sizes:
     select: int
     test: int
     ablate: int
+    lr: float
+    tokens: int
+    max_drop: float
 
 
-FULL = Sizes(train=4000, score=256, select=600, test=2500, ablate=200)
-QUICK = Sizes(train=1000, score=64, select=240, test=800, ablate=48)
+FULL = Sizes(train=4000, score=256, select=600, test=2500, ablate=200, lr=1e-4, tokens=1024, max_drop=1)
+QUICK = Sizes(train=1000, score=64, select=240, test=800, ablate=48, lr=3e-4, tokens=512, max_drop=3)
 
 
 def read_reviews() -> list[tuple[str, int]]:
@@ -66,7 +71,7 @@ def write_splits(out: Path, sizes: Sizes) -> dict[str, int]:
     return {name: len(part) for name, part in parts.items()}
 
 
-def fine_tune(out: Path, tell: Tell) -> Path:
+def fine_tune(out: Path, sizes: Sizes, tell: Tell) -> Path:
     """Teach the encoder to tell good reviews from bad ones, in one epoch, and save it to `model`."""
     (folder,) = find_packages(ENCODER)
     source = folder / "model"
@@ -80,5 +85,5 @@ def fine_tune(out: Path, tell: Tell) -> Path:
     # Half of all weights are embeddings of words that these sentences hardly touch.
     model.get_input_embeddings().requires_grad_(False)
     train = Classification(out / "train.tsv", tokenizer, text="text", label="label", max_length=128)
-    learn(model, train, epochs=1, lr=1e-4, tokens=1024, tell=tell)
+    learn(model, train, epochs=1, lr=sizes.lr, tokens=sizes.tokens, tell=tell)
     return save(model.requires_grad_(True), out / "model", tokenizer=tokenizer)
