@@ -28,20 +28,18 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def main(args: Sequence[str] | None = None) -> None:
     options = arguments(args)
-    only = options.only.split(",") if options.only else [*(part.name for part in PARTS), "speed"]
-    for name in only:
-        if name not in {*(part.name for part in PARTS), "speed"}:
-            raise SystemExit(unknown("part", name, [*(part.name for part in PARTS), "speed"]))
+    experiments = read_experiments(options.experiments)
+    only = chosen("part", options.only, [*(part.name for part in PARTS), "speed"])
+    names = chosen("experiment", options.experiment, [one.name for one in experiments])
     shared, out = Path(options.shared), Path(options.out)
     models = [Path(options.models), shared / "models"]
     results = Results()
-    for wanted in read_experiments(options.experiments):
+    for wanted in experiments:
         one = placed(wanted, shared / "data", models)
         results.add_experiment(wanted, found=one is not None)
         for part in PARTS if one is not None else ():
-            chosen = not options.experiment or wanted.name in options.experiment.split(",")
             if part.wanted(one):
-                compute = chosen and part.name in only and not options.write
+                compute = wanted.name in names and part.name in only and not options.write
                 limit = options.sentences if one.translates else options.limit
                 results.add(wanted, part, run_part(out, one, part, limit, compute))
     batches = [int(batch) for batch in options.batch.split(",")]
@@ -49,6 +47,15 @@ def main(args: Sequence[str] | None = None) -> None:
     compute = "speed" in only and not options.write and not options.experiment
     results.speed = speed(out, batches, options.rounds, compute, **sizes)
     write_page(results, Path(options.docs))
+
+
+def chosen(what: str, given: str | None, known: list[str]) -> list[str]:
+    """The names given, or all; one that is not known is refused."""
+    names = given.split(",") if given else known
+    for name in names:
+        if name not in known:
+            raise SystemExit(unknown(what, name, known))
+    return names
 
 
 def arguments(args: Sequence[str] | None) -> argparse.Namespace:

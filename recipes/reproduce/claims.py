@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from recipes.reproduce.alone import lost
-from recipes.reproduce.one_head import ALPHA
+from recipes.reproduce.one_head import ALPHA, precision
 from recipes.reproduce.pruning import KEPT, height, prunable
 from recipes.reproduce.results import Results
 
@@ -42,7 +42,7 @@ def _one_by_one(results: Results) -> list[tuple[str, bool, str]]:
     for name, run in results.of("ablate").items():
         needed = sum(row["p"] < ALPHA and row["change"] < 0 for row in run["heads"])
         free = 1 - needed / len(run["heads"])
-        found.append((name, free > 0.5, f"{free:.0%} of {len(run['heads'])} heads"))
+        found.append((name, free > 0.5, f"{free:.0%} of {len(run['heads'])} heads, ± {precision(run)} points"))
     return found
 
 
@@ -89,7 +89,8 @@ def _faster(results: Results) -> list[tuple[str, bool, str]]:
 CLAIMS = (
     Claim(
         "C1", "Most heads can be removed one by one",
-        f"more than half of the heads are no significant loss when off (p < {ALPHA:g}, uncorrected, as M19)",
+        f"more than half of the heads are no significant loss when off (p < {ALPHA:g}, uncorrected, as M19); "
+        "± is what an effect must exceed to be told from chance",
         _one_by_one, "the fewer heads a model has, the more each one carries",
     ),
     Claim(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from recipes.reproduce import published
 from recipes.reproduce.figures import histogram
 from recipes.reproduce.markdown import metric_name, points, score, table
@@ -14,6 +15,7 @@ from headcount.report import scatter_svg
 from headcount.stats import Correlation, correlation
 
 ALPHA = 0.01  # M19's
+FEW = 5  # significant heads below which a correlation over heads is mostly one of noise
 
 
 def counted(run: dict[str, Any]) -> dict[str, int]:
@@ -25,6 +27,12 @@ def counted(run: dict[str, Any]) -> dict[str, int]:
         "better": sum(row["change"] > 0 for row in significant),
         "holm": sum(row["p_holm"] < ALPHA for row in run["heads"]),
     }
+
+
+def precision(run: dict[str, Any]) -> str:
+    """Half the median width of the heads' 95% intervals, in points: smaller effects cannot be told from chance."""
+    half = np.median([(row["high"] - row["low"]) / 2 for row in run["heads"]])
+    return points(float(half), run["metric"]).lstrip("+")
 
 
 def one_head(results: Results, figures: dict[str, str]) -> str:
@@ -40,15 +48,16 @@ def one_head(results: Results, figures: dict[str, str]) -> str:
         rows.append(
             [
                 *(name, run["n"], f"{metric_name(metric)} {score(run['base'], metric)}", found["heads"]),
-                *(found["significant"], found["better"], found["holm"]),
+                *(found["significant"], found["better"], found["holm"], f"± {precision(run)}"),
                 f"{worst['head']} {points(worst['change'], metric)}",
             ]
         )
         if not matrix and results.experiments[name].translates:
             matrix = f"\n\n{name}, encoder heads, change in points (* p < {ALPHA:g}):\n\n{_matrix(run)}"
     paper = published.ONE_HEAD
-    rows.append(["*M19, WMT encoder*", 3000, "BLEU 36.05", *paper.values(), "", ""])
-    columns = ["", "n", "whole model", "heads", f"p < {ALPHA:g}", "of these better off", f"Holm p < {ALPHA:g}", "worst"]
+    rows.append(["*M19, WMT encoder*", 3000, "BLEU 36.05", *paper.values(), "", "", ""])
+    tests = [f"p < {ALPHA:g}", "of these better off", f"Holm p < {ALPHA:g}", "precision"]
+    columns = ["", "n", "whole model", "heads", *tests, "worst"]
     return table(columns, rows) + matrix + "\n\n" + "\n".join(pictures)
 
 
@@ -80,7 +89,7 @@ def agreement(results: Results) -> dict[str, Correlation]:
 
 def domains(results: Results, figures: dict[str, str]) -> str:
     """Do the same heads matter on other data (figure 2)?"""
-    rows, pictures = [], []
+    rows, pictures, noisy = [], [], []
     for name, both in agreement(results).items():
         here, other = results.of("ablate")[name], results.of("other")[name]
         file, metric = f"{_file(name)}-domains.svg", here["metric"]
@@ -90,8 +99,15 @@ def domains(results: Results, figures: dict[str, str]) -> str:
         bases = f"{score(here['base'], metric)} / {score(other['base'], metric)}"
         size = f"{here['n']} / {other['n']}"
         rows.append([name, size, bases, f"{both.pearson:.2f}", f"{both.pearson_p:.1g}", f"{both.spearman:.2f}"])
+        if counted(here)["significant"] < FEW:
+            noisy.append(f"{name} ({counted(here)['significant']} heads, ± {precision(here)} points)")
     rows += [[f"*M19, {name}*", "", "", f"{r:.2f}", "< 0.01", ""] for name, r in published.DOMAINS.items()]
-    return table(["", "n", "whole model", "Pearson r", "p", "Spearman r"], rows) + "\n\n" + "\n".join(pictures)
+    why = (
+        f"Fewer than {FEW} heads have an effect that stands out from chance on so few examples: {', '.join(noisy)}. "
+        "There r is mostly that of noise, and says little about the heads; more examples are needed.\n\n"
+    )
+    said = table(["", "n", "whole model", "Pearson r", "p", "Spearman r"], rows)
+    return f"{said}\n\n{why if noisy else ''}" + "\n".join(pictures)
 
 
 def _file(name: str) -> str:

@@ -27,7 +27,7 @@ class Results:
 
     def add(self, one: Experiment, part: Part, run: dict[str, Any] | None) -> None:
         if run is None:
-            self.missing.append(f"{one.name}: {part.title} has not been computed")
+            self.missing.append(f"{one.name}: not computed yet: {part.title}")
         else:
             self.runs[one.name][part.name] = run
 

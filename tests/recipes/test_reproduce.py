@@ -109,11 +109,13 @@ def test_nothing_finished_is_computed_again(written, monkeypatch):
     assert (out / "docs" / "results.md").read_bytes() == before
 
 
-def test_an_unknown_part_is_refused(written):
+def test_unknown_parts_and_experiments_are_refused(written):
     from recipes.reproduce.__main__ import main
 
     with pytest.raises(SystemExit, match="unknown part 'curves'; did you mean 'curve'"):
         main([*written[1], "--only", "curves"])
+    with pytest.raises(SystemExit, match="unknown experiment 'Tox'; did you mean 'Toy'"):
+        main([*written[1], "--experiment", "Tox"])
 
 
 def test_prunable_and_height():
