@@ -42,7 +42,7 @@ def train_gates(
     roles: Mapping[Head, str] | None = None,
     allow_overlap: bool = False,
     run: str | Path | RunDirectory | None = None,
-    on_stage: Callable[[Stage, Any], None] | None = None,
+    on_stage: Callable[[Stage, Any], object] | None = None,
     progress: Progress | None = None,
 ) -> Gated:
     """Put a Hard Concrete gate on every head, train, close gates for good, and really remove their heads.
