@@ -100,8 +100,8 @@ CLAIMS = (
         _one_left, "a layer of a narrow model has fewer heads that could stand in for each other",
     ),
     Claim(
-        "C3", "20-60% of the heads can be pruned", f"20% (to the nearest step) or more can go while {KEPT:.0%} of the score stays",
-        _prunable,
+        "C3", "20-60% of the heads can be pruned",
+        f"20% (to the nearest step) or more can go while {KEPT:.0%} of the score stays", _prunable,
         "these models have 72 or 144 heads in 6 or 6 + 6 layers where M19's have 144 and 288; and 95% of a Matthews "
         "correlation or of BLEU on few examples is a narrow margin",
     ),
