@@ -69,6 +69,8 @@ def main() -> None:
     """Run a command; exit 0 when it is done, 1 with one sentence when it cannot be, 2 on wrong usage."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not sys.stdout.isatty():  # a file or a pipe: no terminal that a table could be too wide for
+        os.environ.setdefault("COLUMNS", "140")
     try:
         app()
     except HeadcountError as error:
