@@ -23,7 +23,7 @@ class HardConcrete(nn.Module):
     """Gates that start open.
 
     >>> gates = HardConcrete(3)
-    >>> gates.settled().tolist(), round(float(gates.penalty()), 2)
+    >>> gates.settled().tolist(), round(gates.penalty().item(), 2)
     ([1.0, 1.0, 1.0], 2.93)
     """
 
