@@ -74,7 +74,7 @@ def new_model(vocabulary: int, options: argparse.Namespace) -> Any:
         vocab_size=vocabulary, decoder_vocab_size=vocabulary, d_model=options.width, activation_function="relu",
         dropout=options.dropout, scale_embedding=True, max_position_embeddings=options.max_length,
         pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, forced_eos_token_id=None,
-        init_std=options.width**-0.5, **sides,  # Xavier's deviation for a square projection
+        **sides,
     )  # fmt: skip
     model = MarianMTModel(config)
     model.generation_config.bad_words_ids = None  # Marian's default forbids a token that this vocabulary lacks
@@ -151,14 +151,14 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=6, help="of the encoder, and of the decoder")
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--ffn", type=int, default=256)
+    parser.add_argument("--ffn", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=4000, help="pieces, shared by both languages")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=600, help="per batch and side, padding included")
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--warmup", type=float, default=0.6, help="epochs in which the learning rate rises")
-    parser.add_argument("--decay", type=float, default=2.0, help="last epochs, in which it falls to zero")
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=2000, help="per batch and side, padding included")
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--warmup", type=float, default=3.0, help="epochs in which the learning rate rises")
+    parser.add_argument("--decay", type=float, default=4.0, help="last epochs, in which it falls to zero")
+    parser.add_argument("--dropout", type=float, default=0.15)
     parser.add_argument("--smoothing", type=float, default=0.1, help="of the labels")
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--val-limit", type=int, default=300, help="sentences that are translated after each epoch")

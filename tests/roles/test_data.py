@@ -5,7 +5,7 @@ import pytest
 
 from headcount.errors import BadData, HeadcountError
 from headcount.roles import Sentence, Sentences
-from headcount.roles.reading import Tokens
+from headcount.roles.encoding import Tokens
 from headcount.roles.syntactic import chosen_relations, pieces_of_words
 
 

@@ -8,9 +8,9 @@ import zoo
 from headcount.anatomy import anatomy
 from headcount.errors import BadData, HeadcountError
 from headcount.roles import Sentence, Thresholds, find_roles
+from headcount.roles.encoding import Tokens, encode
 from headcount.roles.positional import Positional
-from headcount.roles.reading import Reader, Tokens, View
-from headcount.roles.sentences import Sentences
+from headcount.roles.reading import View
 from headcount.tasks.toy import word_tokenizer
 from planted_roles import encoder, sentences
 from toy_jobs import WORDS
@@ -71,14 +71,14 @@ def test_a_slow_tokenizer_is_refused_where_words_matter():
         model_max_length = 10**30
 
     with pytest.raises(HeadcountError, match="Slow does not say where its pieces are"):
-        Reader(tiny_models.bert(pad_token_id=0), Slow(), Sentences(tuple(sentences(4))))
+        encode(tiny_models.bert(pad_token_id=0), Slow(), tuple(sentences(4)))
 
 
 def test_long_sentences_are_cut_and_counted():
     model, tokenizer = tiny_models.bert(pad_token_id=0), word_tokenizer(WORDS)
-    reader = Reader(model, tokenizer, Sentences((Sentence("the cat " * 20), Sentence("the cat"))))
-    assert [len(one.ids) for one in reader.tokens] == [16, 4]
-    assert any("1 of 2 sentences fill the limit of 16 tokens" in remark for remark in reader.remarks)
+    encoded, remarks = encode(model, tokenizer, (Sentence("the cat " * 20), Sentence("the cat")))
+    assert encoded.lengths == [16, 4]
+    assert any("1 of 2 sentences fill the limit of 16 tokens" in remark for remark in remarks)
 
 
 def test_a_model_without_heads_is_refused():

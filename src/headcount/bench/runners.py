@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headcount.anatomy import device_of
 from headcount.errors import HeadcountError
 from headcount.surgery.dummy import start_token
 from headcount.surgery.onnx_run import OnnxModel
@@ -25,7 +26,7 @@ class TorchRunner:
         self.model = model
         self.generates = bool(model.can_generate())
         self.call = torch.compile(model) if compile else model
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
 
     def forward(self, inputs: Inputs) -> Any:
         """One pass, nothing kept."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from headcount.anatomy import device_of
 from headcount.surgery.onnx_run import part_path
 
 
@@ -37,7 +38,7 @@ def size_of(model: Any, run: Callable[[], object]) -> Size:
     weights = {tensor.data_ptr() or id(tensor): tensor for tensor in model.state_dict().values()}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     disk = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-    return Size(parameters, disk, disk + peak_memory(run, next(model.parameters()).device))
+    return Size(parameters, disk, disk + peak_memory(run, device_of(model)))
 
 
 def peak_memory(run: Callable[[], object], device: torch.device | None = None) -> int:

@@ -10,7 +10,7 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "ablate")(ablate)
+    command(app, "ablate", sharded=True)(ablate)
 
 
 def ablate(

@@ -10,7 +10,7 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "compare")(compare)
+    command(app, "compare", sharded=True)(compare)
 
 
 def compare(

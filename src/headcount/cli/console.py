@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -39,9 +40,21 @@ def quiet() -> Iterator[None]:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    said = _Said()
+    logging.getLogger("headcount").addHandler(said)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.getLogger("headcount").removeHandler(said)
+
+
+class _Said(logging.Handler):
+    """What the library says while it works, such as that it has run out of memory and goes on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        messages.print(record.getMessage(), style="yellow", markup=False)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "curve")(curve)
+    command(app, "curve", sharded=True)(curve)
 
 
 def curve(

@@ -10,7 +10,7 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "evaluate")(evaluate)
+    command(app, "evaluate", sharded=True)(evaluate)
 
 
 def evaluate(

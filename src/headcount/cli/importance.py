@@ -10,7 +10,7 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "importance")(importance)
+    command(app, "importance", sharded=True)(importance)
 
 
 def importance(
@@ -44,10 +44,8 @@ def importance(
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
     with run_of(setup, "importance", model, [task], method=method, options=dict(options)) as run:
-        if method == "oracle" and setup.out is not None:
-            options["run"] = run.directory
         with progress(f"scoring by {method}") as bar:
-            scores = score(model, task, method, progress=bar, **options)
+            scores = score(model, task, method, run=run.directory, progress=bar, **options)
         if setup.out is not None:
             scores.save(run.directory.path / "scores.json")
         result = run.finish({"model": setup.model, "metric": task.metric.name, "n": len(task), **_json(scores)})

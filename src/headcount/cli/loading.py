@@ -11,24 +11,27 @@ from transformers import AutoTokenizer
 from headcount.errors import HeadcountError, unknown
 from headcount.surgery.load import fetch, load
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
     "source.spm", "spm.model", "tekken.json",
 )  # fmt: skip
-DEVICES = ("auto", "cpu", "cuda", "mps")
+DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
 
 
 def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
-    """A model and its tokenizer; on a CPU `auto` computes in float32, elsewhere as the weights were saved."""
-    place = choose_device(device)
+    """A model and its tokenizer; on a CPU `auto` computes in float32, elsewhere as the weights were saved.
+
+    device: `spread` puts the layers of a large model on all GPUs, then in memory, as accelerate's device map does.
+    """
+    place = choose_device("auto" if device == "spread" else device)
     if dtype != "auto" and dtype not in DTYPES:
         raise HeadcountError(unknown("dtype", dtype, ("auto", *DTYPES)))
     kind: Any = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else "auto")
     directory = fetch(name)
-    model: Any = load(directory, dtype=kind)
+    model: Any = load(directory, dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
     model.config._name_or_path = name
-    return model.to(place), load_tokenizer(directory, name)
+    return model if device == "spread" else model.to(place), load_tokenizer(directory, name)
 
 
 def load_tokenizer(directory: Any, name: str) -> Any:
@@ -47,7 +50,7 @@ def choose_device(name: str) -> torch.device:
     kind = name.partition(":")[0]
     if kind not in DEVICES:
         raise HeadcountError(unknown("device", name, DEVICES))
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    there = {"cpu": True, "spread": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind == "auto":
         return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if there[kind]))
     if not there[kind]:

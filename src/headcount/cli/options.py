@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
 Model = Annotated[str, typer.Argument(help="Model directory or hub id.")]
-TASK, RUN = "The task", "The run"
+TASK, RUN, MACHINES = "The task", "The run", "Many machines"
+ENGINE = ("engine", "address", "workers", "threads")
 
 
 def _option(*names: str, panel: str, **settings: Any) -> Any:
@@ -41,10 +43,16 @@ class Setup:
         int | None, _option("--max-length", panel=TASK, min=1, help="Cut texts to so many tokens.")
     ] = None
     seed: Annotated[int, _option("--seed", panel=RUN, help="Seed of everything random.")] = 0
-    device: Annotated[str, _option("--device", panel=RUN, help="auto, cpu, cuda or mps.")] = "auto"
-    dtype: Annotated[str, _option("--dtype", panel=RUN, help="auto, float32, bfloat16 or float16.")] = "auto"
+    device: Annotated[str, _option("--device", panel=RUN, help="auto, cpu, cuda, mps, or spread over all.")] = "auto"
+    dtype: Annotated[str, _option("--dtype", panel=RUN, help="auto, saved, float32, bfloat16 or float16.")] = "auto"
     out: Annotated[str | None, _option("--out", panel=RUN, help="Run directory: results, and resuming.")] = None
     as_json: Annotated[bool, _option("--json", panel=RUN, help="Print one JSON object.")] = False
+    engine: Annotated[str, _option("--engine", panel=MACHINES, help="local, or ray: shards in parallel.")] = "local"
+    address: Annotated[
+        str | None, _option("--address", panel=MACHINES, help="Of a Ray cluster; without it, one is started here.")
+    ] = None
+    workers: Annotated[int | None, _option("--workers", panel=MACHINES, min=1, help="Default: as many as fit.")] = None
+    threads: Annotated[int, _option("--threads", panel=MACHINES, min=1, help="Of each worker.")] = 1
     own: dict[str, Any] = field(init=False, default_factory=dict)  # the command's own options, and what was typed
     said: set[str] = field(init=False, default_factory=set)  # remarks, each of which is made once
 
@@ -53,6 +61,29 @@ class Setup:
         from headcount.cli.loading import load_model
 
         return load_model(self.model, self.device, self.dtype)
+
+    @contextmanager
+    def machines(self) -> Iterator[None]:
+        """The engine that was chosen, as long as the block lasts."""
+        from headcount.errors import HeadcountError, unknown
+
+        if self.engine not in ("local", "ray"):
+            raise HeadcountError(unknown("engine", self.engine, ("local", "ray")))
+        given = [f"--{name}" for name in ENGINE[1:] if getattr(self, name) != getattr(Setup, name)]
+        if self.engine == "local":
+            if given:
+                raise HeadcountError(f"{given[0]} is for --engine ray")
+            yield
+            return
+        from headcount.engine import using
+        from headcount.engine.ray_engine import Ray
+
+        if self.device == "auto":
+            self.device = "cpu"  # here; workers use the GPUs that the cluster has
+        with Ray(self.address, workers=self.workers, threads=self.threads, share=True) as engine, using(engine):
+            if engine.gpus and self.dtype == "auto":
+                self.dtype = "saved"
+            yield
 
     def load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None = None) -> Any:
         """The task on this data; what was guessed or cut is said."""
@@ -76,13 +107,16 @@ class Setup:
         return {name: value for name, value in given.items() if value is not None and name not in ("own", "said")}
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command: its own options, then the shared ones, which it gets as a `Setup`."""
+def command(app: typer.Typer, name: str, sharded: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command: its own options, then the shared ones, which it gets as a `Setup`.
+
+    sharded: whether other machines can do its work.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]  # the first is the Setup
         shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
-        taken = {parameter.name for parameter in own}
+        taken = {parameter.name for parameter in own} | (set() if sharded else set(ENGINE))
         first = [] if "model" in taken else shared[:1]  # `track` takes several
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
@@ -93,7 +127,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
             setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given})
             mine = {one.name: given[one.name] for one in own}
             setup.own = {**mine, "command_line": _typed(given["context"])}
-            with quiet():
+            with quiet(), setup.machines():
                 function(setup, **mine)
             _mention_report(setup)
 

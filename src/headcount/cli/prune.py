@@ -14,7 +14,7 @@ SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "prune")(prune)
+    command(app, "prune", sharded=True)(prune)
 
 
 def prune(

@@ -10,7 +10,7 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "roles")(roles)
+    command(app, "roles", sharded=True)(roles)
 
 
 def roles(
@@ -58,6 +58,7 @@ def roles(
                 relations=asked,
                 thresholds=limits,
                 max_length=setup.max_length,
+                run=run.directory,
                 progress=bar,
             )
         answer = found.to_json()

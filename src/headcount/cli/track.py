@@ -10,7 +10,7 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "track")(track)
+    command(app, "track", sharded=True)(track)
 
 
 def track(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.anatomy import Anatomy, anatomy
+from headcount.anatomy import Anatomy, anatomy, device_of
 from headcount.evaluate.batches import batches_by_length, tokens_for
 from headcount.evaluate.drafting import Drafting
 from headcount.evaluate.outcomes import Mask, Outcomes
@@ -99,7 +99,7 @@ class _Sweep:
         self.model, self.task, self.found, self.plan = model, task, found, plan
         self.fill, self.stacked, self.progress = fill, stacked, progress
         self.batches = batches_by_length(task.lengths, tokens)
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
         self.values: np.ndarray | None = None  # (distinct masks, N, S)
         self.rows: dict[Mask, int] = {}
         self.near_ties = 0

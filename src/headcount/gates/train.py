@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.anatomy import anatomy
+from headcount.anatomy import anatomy, device_of
 from headcount.engine import RunDirectory, open_run
 from headcount.errors import HeadcountError
 from headcount.evaluate import evaluate
@@ -65,7 +65,7 @@ def train_gates(
     }  # fmt: skip
     with open_run(run, signature) as directory:
         base = evaluate(model, test).of()
-        learner, gates = copy.deepcopy(model), HardConcrete(len(heads)).to(next(model.parameters()).device)
+        learner, gates = copy.deepcopy(model), HardConcrete(len(heads)).to(device_of(model))
         state = GateState(None if directory is None else directory.path / "gates")
         smaller, removed = model, list[Head]()
         for number, (price, wanted) in enumerate(asked):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from headcount.anatomy import anatomy
+from headcount.engine import RunDirectory, open_run
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.importance.methods import find_method
 from headcount.importance.scores import Scores
@@ -21,6 +23,7 @@ def importance(
     task: Task,
     method: str = "gradient",
     *,
+    run: str | Path | RunDirectory | None = None,
     progress: Callable[[float], None] | None = None,
     **options: Any,
 ) -> Scores:
@@ -41,27 +44,29 @@ def importance(
     task: on data that no later choice is tested on; M19 uses training data.
     method: gradient (M19 eq. 2), fisher, oracle, relevance or confidence (V19), or random.
     options: the method's own; gradient: per="example", "token" or "batch"; relevance: steps of an example; confidence:
-        exclude="end", "special" or "none"; random: seed; oracle: run, a run directory.
+        exclude="end", "special" or "none"; random: seed.
+    run: a run directory, in which finished shards of the data are kept and found again.
     progress: called with the share done, from 0 to 1.
     """
     chosen = find_method(method)
     takes = {name for name, p in inspect.signature(chosen.values).parameters.items() if p.kind is p.KEYWORD_ONLY}
     for name in options:
         if name not in takes:
-            raise HeadcountError(unknown(f"option of {method}", name, takes - {"progress"}))
+            raise HeadcountError(unknown(f"option of {method}", name, takes - {"progress", "run"}))
     heads = anatomy(model).heads
     if not heads:
         raise HeadcountError("the model has no attention heads left: there is nothing to score")
     refuse_one_class(task)
-    extra = {"progress": progress} if "progress" in takes else {}
-    values = chosen.values(model, task, **options, **extra)
     signature = {
         "model": model_signature(model),
         "task": task.signature(),
         "method": method,
-        "options": {name: value for name, value in options.items() if name != "run"},
+        "options": options,
         "versions": versions(),
     }
+    with open_run(run, signature) as directory:
+        extra = {name: value for name, value in (("progress", progress), ("run", directory)) if name in takes}
+        values = chosen.values(model, task, **options, **extra)
     keys = tuple(task.keys()) if chosen.reads_data else ()
     return Scores(heads, values, method, chosen.normalized, signature, keys)
 

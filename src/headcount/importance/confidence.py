@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headcount.anatomy import AttentionSite, anatomy
 from headcount.capture import capture
+from headcount.engine import RunDirectory
 from headcount.errors import HeadcountError, unknown
 from headcount.evaluate.batches import TOKENS
 from headcount.importance.passes import Progress, collect
@@ -25,6 +26,7 @@ def confidence(
     *,
     exclude: str = "end",
     tokens: int = TOKENS,
+    run: RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """The mean over tokens of a head's largest attention weight (V19 section 4.1), its terms: (examples, heads).
@@ -53,7 +55,8 @@ def confidence(
         parts = [_of_site(site, maps.get(site.name, []), read, ids) for site in sites]
         return torch.cat(parts, dim=1)  # (B, heads, 2): the sum of largest weights, and how many
 
-    sums, counts = np.moveaxis(collect(model, task, of_batch, what="attention", tokens=tokens, progress=progress), 2, 0)
+    rows = collect(model, task, of_batch, what="attention", tokens=tokens, run=run, progress=progress)
+    sums, counts = np.moveaxis(rows, 2, 0)
     means = sums.sum(0) / np.maximum(counts.sum(0), 1)  # (heads,), over tokens
     # An example's row is its part of a mean over tokens: rows average to that mean, longer examples weigh more.
     return means + (sums - means * counts) / np.maximum(counts.mean(0), 1e-9)

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.anatomy import anatomy
+from headcount.anatomy import anatomy, device_of
+from headcount.engine import RunDirectory
 from headcount.errors import HeadcountError, unknown
 from headcount.evaluate.batches import TOKENS
 from headcount.importance.passes import Progress, collect
@@ -31,6 +32,7 @@ def gradient(
     per: str = "example",
     batch: int = BATCH,
     tokens: int = TOKENS,
+    run: RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """I_h = E_x |dL(x)/dxi_h| (M19 eq. 2), its terms: (examples, heads).
@@ -41,10 +43,10 @@ def gradient(
     tokens: per batch of the computation, padding included; changes nothing but memory.
     """
     if per == "token":
-        return collect(model, task, _token_sums, what="gradient", tokens=tokens, progress=progress)
+        return collect(model, task, _token_sums, what="gradient", tokens=tokens, run=run, progress=progress)
     if per not in ("example", "batch"):
         raise HeadcountError(unknown("per", per, ("example", "token", "batch")))
-    signed = head_gradients(model, task, tokens=tokens, progress=progress)
+    signed = head_gradients(model, task, tokens=tokens, run=run, progress=progress)
     if per == "example":
         return np.abs(signed)
     starts = np.arange(0, len(signed), batch)
@@ -52,13 +54,25 @@ def gradient(
     return np.abs(np.add.reduceat(signed, starts, axis=0) / sizes)  # (batches, H)
 
 
-def fisher(model: nn.Module, task: Task, *, tokens: int = TOKENS, progress: Progress | None = None) -> np.ndarray:
+def fisher(
+    model: nn.Module,
+    task: Task,
+    *,
+    tokens: int = TOKENS,
+    run: RunDirectory | None = None,
+    progress: Progress | None = None,
+) -> np.ndarray:
     """The diagonal of the empirical Fisher information, E_x (dL(x)/dxi_h)^2, its terms: (examples, heads)."""
-    return head_gradients(model, task, tokens=tokens, progress=progress) ** 2
+    return head_gradients(model, task, tokens=tokens, run=run, progress=progress) ** 2
 
 
 def head_gradients(
-    model: nn.Module, task: Task, *, tokens: int = TOKENS, progress: Progress | None = None
+    model: nn.Module,
+    task: Task,
+    *,
+    tokens: int = TOKENS,
+    run: RunDirectory | None = None,
+    progress: Progress | None = None,
 ) -> np.ndarray:
     """dL(x)/dxi_h at xi = 1 for every example x and head h, signed: (examples, heads).
 
@@ -71,12 +85,12 @@ def head_gradients(
     >>> head_gradients(BertForSequenceClassification(config), task).shape
     (2, 8)
     """
-    return collect(model, task, _example_gradients, what="gradient", tokens=tokens, progress=progress)
+    return collect(model, task, _example_gradients, what="gradient", tokens=tokens, run=run, progress=progress)
 
 
 def _example_gradients(model: Any, task: Task, batch: Batch) -> Tensor:
     """(B, heads)"""
-    device = next(model.parameters()).device
+    device = device_of(model)
     xi = torch.ones(len(batch), len(anatomy(model).heads), device=device, requires_grad=True)
     with masked(model, xi=xi):
         loss = _loss(model, task, batch)

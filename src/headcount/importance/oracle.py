@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from torch import nn
@@ -18,7 +17,7 @@ def oracle(
     model: nn.Module,
     task: Task,
     *,
-    run: str | Path | RunDirectory | None = None,
+    run: RunDirectory | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> np.ndarray:
     """(examples, heads): how much worse the metric is with each head off, split up over the examples.

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.anatomy import anatomy
+from headcount.anatomy import anatomy, device_of
+from headcount.engine import Arrays, RunDirectory, over_shards
 from headcount.errors import BadData, HeadcountError
 from headcount.evaluate.batches import TOKENS, batches_by_length
 from headcount.tasks import Batch, Task
 
 Progress = Callable[[float], None]
+PASSES = 3  # forward and backward, in forward passes
 
 
 def collect(
@@ -25,32 +28,51 @@ def collect(
     *,
     what: str,
     tokens: int = TOKENS,
+    run: RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """What `of_batch` gives for every batch, (B, …) with as many columns each time, as one array (examples, …).
 
-    what: the name of the values, for the refusal of those that are no numbers.
+    what: the name of the values, for the refusal of those that are no numbers, and of their shards in a run directory.
     tokens: per batch of the computation, padding included; changes nothing but memory.
+    run: an open run directory, in which finished shards are kept and found again.
     """
     task.check(model)
     if not anatomy(model).heads:
         raise HeadcountError("the model has no attention heads left: there is nothing to score")
-    rows: list[np.ndarray | None] = [None] * len(task)
-    device, done = next(model.parameters()).device, 0
-    with frozen(model):
-        for indices in batches_by_length(task.lengths, tokens):
-            part = of_batch(model, task, task.batch(indices).to(device)).float().cpu().numpy()
-            bad = np.flatnonzero(~np.isfinite(part.reshape(len(part), -1)).all(1))
-            if len(bad):
-                example = indices[int(bad[0])]
-                place = getattr(task, "places", None)
-                raise BadData(f"{place[example] if place else f'example {example}'}: the {what} there is not finite")
-            for index, row in zip(indices, part, strict=True):
-                rows[index] = row
-            done += len(indices)
-            if progress is not None:
-                progress(done / len(task))
-    return np.stack([row for row in rows if row is not None])
+    work = Rows(of_batch, what, tokens)
+    return over_shards(work, model, task, masks=PASSES, directory=run, name=what, progress=progress)["rows"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A pass over some of the data, as work for an engine."""
+
+    of_batch: Callable[[Any, Task, Batch], Tensor]
+    what: str
+    tokens: int
+
+    def summed(self, name: str) -> bool:
+        return False
+
+    def __call__(self, model: Any, examples: Task, progress: Progress | None = None) -> Arrays:
+        rows: list[np.ndarray | None] = [None] * len(examples)
+        device, done = device_of(model), 0
+        with frozen(model):
+            for indices in batches_by_length(examples.lengths, self.tokens):
+                part = self.of_batch(model, examples, examples.batch(indices).to(device)).float().cpu().numpy()
+                bad = np.flatnonzero(~np.isfinite(part.reshape(len(part), -1)).all(1))
+                if len(bad):
+                    example = indices[int(bad[0])]
+                    place = getattr(examples, "places", None)
+                    where = place[example] if place else f"example {example}"
+                    raise BadData(f"{where}: the {self.what} there is not finite")
+                for index, row in zip(indices, part, strict=True):
+                    rows[index] = row
+                done += len(indices)
+                if progress is not None:
+                    progress(done / len(examples))
+        return {"rows": np.stack([row for row in rows if row is not None])}
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.anatomy import AttentionSite, anatomy
+from headcount.anatomy import AttentionSite, anatomy, device_of
+from headcount.engine import RunDirectory
 from headcount.errors import HeadcountError
 from headcount.evaluate.batches import TOKENS
 from headcount.importance.passes import Progress, collect
@@ -27,6 +28,7 @@ def relevance(
     *,
     steps: int | None = STEPS,
     tokens: int = TOKENS,
+    run: RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Each head's share of its layer's relevance for the top-1 logit (V19 section 4.2), (examples, heads).
@@ -42,12 +44,12 @@ def relevance(
 
     def shares(model: Any, task: Task, batch: Batch) -> Tensor:
         total: Any = 0.0
-        count = torch.zeros(len(batch), 1, device=next(model.parameters()).device)
+        count = torch.zeros(len(batch), 1, device=device_of(model))
         for values, there in step_relevances(model, task, batch, steps):
             total, count = total + _shares(model, values) * there[:, None], count + there[:, None]
         return total / count.clamp(min=1)
 
-    return collect(model, task, shares, what="relevance", tokens=tokens, progress=progress)
+    return collect(model, task, shares, what="relevance", tokens=tokens, run=run, progress=progress)
 
 
 def step_relevances(model: Any, task: Task, batch: Batch, steps: int | None = STEPS) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headcount.anatomy import AttentionSite, anatomy
+from headcount.anatomy import AttentionSite, anatomy, device_of
 from headcount.evaluate.batches import TOKENS, batches_by_length
 from headcount.pruning.walk import Walk
 from headcount.tasks import Batch, Task
@@ -29,7 +29,7 @@ class Calibration:
     """
 
     def __init__(self, whole: nn.Module, task: Task, *, tokens: int = CALIBRATION_TOKENS, seed: int = 0) -> None:
-        self.task, self.device = task, next(whole.parameters()).device
+        self.task, self.device = task, device_of(whole)
         sites = anatomy(whole).sites
         width = max(
             (site.output.weight.numel() // (len(site.kept) * site.head_dim) for site in sites if site.kept), default=1

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from headcount.anatomy import anatomy
+from headcount.engine import sweep
 from headcount.errors import HeadcountError
-from headcount.evaluate import evaluate
 from headcount.heads import Head
 from headcount.pruning.budget import Budget, believable, largest_within
 from headcount.pruning.calibration import Calibration
@@ -83,7 +83,7 @@ class Job:
 
     def statistics(self, cut: Cut) -> np.ndarray:
         """(N, S) of a cut on the data that chooses."""
-        return self.journal.statistics(cut.removed, lambda: evaluate(cut.model, self.select).of())
+        return self.journal.statistics(cut.removed, lambda: sweep(cut.model, self.select).of())
 
     def point(self, cut: Cut, base: np.ndarray) -> Point:
         return make_point(self.select.metric, base, self.statistics(cut), cut.removed, self.total)

@@ -10,8 +10,8 @@ import numpy as np
 from torch import nn
 
 from headcount.anatomy import anatomy
+from headcount.engine import sweep
 from headcount.errors import HeadcountError
-from headcount.evaluate import evaluate
 from headcount.heads import Head
 from headcount.importance import Scores, importance
 from headcount.pruning.overlap import refuse_overlap
@@ -108,7 +108,7 @@ def pruning_curve(
         refuse_overlap(score_task.keys(), task, "the score data", allow_overlap)
     each_kind: list[str | None] = [None] if kinds is None else list(kinds)
     lines = [(one, kind) for one in several for kind in each_kind]
-    base = evaluate(model, task).of()
+    base = sweep(model, task).of()
     curves = []
     for place, (one, kind) in enumerate(lines):
         follow = _Follow(model, one, score_task if reestimate else None, kind, keep_at_least)
@@ -166,7 +166,7 @@ def _points(task: Task, follow: _Follow, step: float, base: np.ndarray, progress
     points = []
     for place, count in enumerate(numbers):
         smaller = follow.go_to(count)
-        statistics = base if count == 0 else evaluate(smaller, task).of()
+        statistics = base if count == 0 else sweep(smaller, task).of()
         points.append(make_point(task.metric, base, statistics, follow.removed, follow.total))
         if progress is not None:
             progress((place + 1) / len(numbers))

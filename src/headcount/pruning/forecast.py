@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from headcount.anatomy import anatomy
+from headcount.anatomy import anatomy, device_of
 from headcount.importance.gradient import head_gradients
 from headcount.pruning.calibration import CALIBRATION_TOKENS
 from headcount.pruning.choose import COARSE
@@ -79,7 +79,7 @@ def forecast(
 
 def _costs(model: Any, score: Task, select: Task) -> tuple[float, float, float]:
     """Seconds per token: of a forward pass, of one with the gradients of all heads, and of an evaluation."""
-    device = next(model.parameters()).device
+    device = device_of(model)
 
     def forward(batch: Any) -> None:
         with torch.inference_mode():

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from headcount.anatomy import anatomy
-from headcount.engine import RunDirectory, open_run
+from headcount.engine import RunDirectory, open_run, sweep
 from headcount.errors import BadData, HeadcountError
-from headcount.evaluate import evaluate
 from headcount.importance.compute import refuse_one_class
 from headcount.pruning.budget import Budget
 from headcount.pruning.calibration import Calibration
@@ -194,7 +193,7 @@ def refuse_headless(model: Any) -> None:
 def _proof(whole: Any, smaller: Any, test: Task, max_drop: float | None) -> dict[str, Any]:
     """Before and after on the test data, and the verdict."""
     metric = test.metric
-    base, after = evaluate(whole, test).of(), evaluate(smaller, test).of()
+    base, after = sweep(whole, test).of(), sweep(smaller, test).of()
     score = float(metric.of_sums(base.sum(0)))
     budget = Budget.of(metric, VERDICT_POINTS if max_drop is None else max_drop, score)
     tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=2000)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headcount.anatomy import device_of
 from headcount.bench.timing import interleaved, middle
 from headcount.evaluate.batches import batches_by_length
 from headcount.tasks import Task
@@ -35,7 +36,7 @@ def measure_speed(whole: nn.Module, pruned: nn.Module, task: Task, *, rounds: in
     """
     by_length = sorted(range(len(task)), key=lambda i: task.lengths[i])
     middle_one = max(0, len(by_length) // 2 - examples // 2)
-    device = next(whole.parameters()).device
+    device = device_of(whole)
     batch = task.batch(by_length[middle_one : middle_one + examples]).to(device)
 
     def once(model: Any) -> float:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from headcount.anatomy import device_of
 from headcount.errors import HeadcountError
 from headcount.evaluate.batches import batches_by_length
 from headcount.tasks import Task
@@ -38,7 +39,7 @@ class Training:
         what: str,
     ) -> None:
         self.model, self.task, self.seed, self.what = model, task, seed, what
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
         self.batches = batches_by_length(task.lengths, tokens)
         self.steps = epochs * len(self.batches)
         self.optimizer = torch.optim.AdamW([{"weight_decay": 0.01, **group} for group in groups])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.anatomy import AttentionSite
+from headcount.anatomy import AttentionSite, device_of
 from headcount.evaluate.substitute import Substitutes
 from headcount.tasks import Batch, Task
 
@@ -25,7 +25,7 @@ class Walk:
 
     def __init__(self, model: nn.Module, task: Task, batches: Sequence[Batch], sites: Sequence[AttentionSite]) -> None:
         self.model, self.task, self.batches = model, task, batches
-        self.device = next(model.parameters()).device
+        self.device = device_of(model)
         self.shared = any(site.also_layers for site in sites)  # ALBERT's one layer runs many times
         self.blocks = list(dict.fromkeys(site.block for site in sites))
         self.stack = {block: i for i, m in enumerate(model.modules()) if isinstance(m, nn.ModuleList) for block in m}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headcount.anatomy import Anatomy, anatomy
+from headcount.engine import Arrays, RunDirectory, open_run, over_shards
 from headcount.errors import HeadcountError
 from headcount.heads import Head
+from headcount.roles.encoding import Encoded, encode
 from headcount.roles.idle import Idle
 from headcount.roles.measure import Measure
 from headcount.roles.positional import Positional
 from headcount.roles.rare import Rare, frequencies
-from headcount.roles.reading import Reader
+from headcount.roles.reading import TOKENS, Reader
 from headcount.roles.sentences import Sentences
 from headcount.roles.syntactic import Syntactic, chosen_relations
 from headcount.roles.tally import LEAST, Role, Tally, best
@@ -77,6 +80,7 @@ def find_roles(
     thresholds: Thresholds | None = None,
     parser: Any = None,
     max_length: int | None = None,
+    run: str | Path | RunDirectory | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Roles:
     """Find positional, syntactic and rare-word heads as V19 (section 5) defines them, and idle heads.
@@ -93,44 +97,68 @@ def find_roles(
     tokenizer: a fast one, whose offsets join pieces to words.
     relations: of Universal Dependencies; by default V19's nsubj, obj, amod and advmod.
     parser: the name of a spaCy model, or a pipeline; False: no syntactic heads.
+    run: a run directory, in which finished shards of the data are kept and found again.
     progress: called with the share done, from 0 to 1.
     """
     sentences = Sentences.of(data, parser=parser)
     limits = thresholds or Thresholds()
     names, remarks = chosen_relations(sentences, relations)
-    found = anatomy(model)
-    reader = Reader(model, tokenizer, sentences, max_length)
-    counts = frequencies(one.ids[one.is_word] for one in reader.tokens)
+    reader = Reader(model, tokenizer)
+    encoded, cut = encode(model, tokenizer, sentences.sentences, max_length)
+    counts = frequencies(one.ids[one.is_word] for one in encoded.tokens)
     measures: list[Measure] = [Positional(limits.positional), Idle(limits.idle)]
     measures.append(Rare(counts, limits.rare, limits.frequent))
     if names:
         measures.append(Syntactic(sentences, names, limits.syntactic))
-    tallies = {
-        (measure.name, site.name): Tally(measure, site, len(sentences)) for measure in measures for site in reader.sites
+    signature = {
+        "model": model_signature(model),
+        "task": sentences.signature(),
+        "relations": names,
+        "thresholds": vars(limits),
+        "max_length": max_length,
+        "least_cases": LEAST,
+        "versions": versions(),
     }
-    for index, view in reader.views(progress):
-        for measure in measures:
-            counted = measure.count(view)
-            if counted is not None:
-                tallies[measure.name, view.site.name].add(index, counted)
-    every = list(tallies.values())
-    if not any(tally.cases.sum() for (name, _), tally in tallies.items() if name == "rare"):
+    with open_run(run, signature) as directory:
+        work = Looking(tokenizer, tuple(measures))
+        arrays = over_shards(work, model, encoded, directory=directory, name="roles", progress=progress)
+    every = [tally.read(arrays) for tally in work.tallies(reader, 0)]
+    if not any(tally.cases.sum() for tally in every if tally.measure.name == "rare"):
         remarks.append(
             f"no sentence has a token beyond the {limits.frequent} most frequent: rare-word heads cannot be told"
         )
     return Roles(
-        found=_in_order(found, [role for tally in every for role in tally.found()]),
+        found=_in_order(anatomy(model), [role for tally in every for role in tally.found()]),
         best=tuple(best(every)),
-        remarks=(*sentences.remarks, *reader.remarks, *remarks),
-        signature={
-            "model": model_signature(model),
-            "task": sentences.signature(),
-            "relations": names,
-            "thresholds": vars(limits),
-            "least_cases": LEAST,
-            "versions": versions(),
-        },
+        remarks=(*sentences.remarks, *reader.remarks, *cut, *remarks),
+        signature=signature,
     )
+
+
+@dataclass(frozen=True)
+class Looking:
+    """Counting as work for an engine: what every measure has counted in each sentence at every site."""
+
+    tokenizer: Any
+    measures: tuple[Measure, ...]
+    tokens: int = TOKENS
+
+    def summed(self, name: str) -> bool:
+        return False
+
+    def tallies(self, reader: Reader, sentences: int) -> list[Tally]:
+        """Empty ones."""
+        return [Tally(measure, site, sentences) for measure in self.measures for site in reader.sites]
+
+    def __call__(self, model: Any, examples: Encoded, progress: Callable[[float], None] | None = None) -> Arrays:
+        reader = Reader(model, self.tokenizer)
+        tallies = {(tally.measure.name, tally.site.name): tally for tally in self.tallies(reader, len(examples))}
+        for index, view in reader.views(examples, progress):
+            for measure in self.measures:
+                counted = measure.count(view)
+                if counted is not None:
+                    tallies[measure.name, view.site.name].add(index, counted)
+        return {name: array for tally in tallies.values() for name, array in tally.arrays().items()}
 
 
 def _in_order(found: Anatomy, roles: list[Role]) -> tuple[Role, ...]:

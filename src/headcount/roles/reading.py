@@ -12,30 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.anatomy import AttentionSite, anatomy
+from headcount.anatomy import AttentionSite, anatomy, device_of
 from headcount.capture import capture
-from headcount.errors import BadData, HeadcountError
+from headcount.errors import HeadcountError
 from headcount.evaluate.batches import batches_by_length
 from headcount.importance.passes import frozen
-from headcount.roles.sentences import Sentence, Sentences
+from headcount.roles.encoding import Encoded, Tokens, special_ids
+from headcount.roles.sentences import Sentence
 from headcount.tasks.base_task import padded
-from headcount.tasks.fit import embedding_rows, positions
-from headcount.tasks.tokens import length_limit, pad_token
+from headcount.tasks.fit import positions
+from headcount.tasks.tokens import pad_token
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
 CAUSAL = ("decoder", "text")  # kinds whose tokens see only what stands before them; CLIP's text tower is one
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """What one side of a site reads: ids (T,), which of them are pieces of words, and to which word each belongs.
-
-    spans: (T, 2) characters of the text, None for text that the model has made itself.
-    """
-
-    ids: np.ndarray
-    is_word: np.ndarray
-    spans: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -74,47 +63,44 @@ class View:
 class Reader:
     """Gives the views of a model on sentences; `remarks` are what the user should know."""
 
-    def __init__(self, model: Any, tokenizer: Any, data: Sentences, max_length: int | None = None) -> None:
-        self.model, self.tokenizer, self.data = model, tokenizer, data
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model = model
         self.remarks: list[str] = []
-        self.device = next(model.parameters()).device
-        self.pad = pad_token(tokenizer)[0]
-        self.special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        self.device = device_of(model)
+        self.pad, self.special = pad_token(tokenizer)[0], special_ids(tokenizer)
         self.body, self.kinds = self._body()
         self.sites = [site for site in anatomy(model).sites if site.kept and site.kind in self.kinds]
         if not self.sites:
             raise HeadcountError("the model has no attention heads left that read text: there are no roles to find")
-        self.tokens = self._tokens(max_length)
         kernel = getattr(model.config, "_attn_implementation", "eager")
         if kernel != "eager":
             self.remarks.append(
                 f"{kernel} gives no attention maps: they are read by running it on the identity as well"
             )
 
-    def views(self, progress: Callable[[float], None] | None = None) -> Iterator[tuple[int, View]]:
+    def views(self, data: Encoded, progress: Callable[[float], None] | None = None) -> Iterator[tuple[int, View]]:
         """Every sentence's index and its view at every site."""
         done = 0
-        for indices in batches_by_length([len(one.ids) for one in self.tokens], TOKENS):
-            sources = [self.tokens[i] for i in indices]
-            targets, maps = self._run(sources)
+        for indices in batches_by_length(data.lengths, TOKENS):
+            targets, maps = self._run([data.tokens[i] for i in indices])
             for row, index in enumerate(indices):
+                target = targets[row] if targets else None
                 for site in self.sites:
-                    yield from ((index, view) for view in self._views(site, maps[site.name], row, index, targets))
+                    for view in self._views(site, maps[site.name], row, data, index, target):
+                        yield index, view
             done += len(indices)
             if progress is not None:
-                progress(done / len(self.tokens))
+                progress(done / len(data))
 
     def _views(
-        self, site: AttentionSite, maps: list[np.ndarray], row: int, index: int, targets: list[Tokens]
+        self, site: AttentionSite, maps: list[np.ndarray], row: int, data: Encoded, index: int, target: Tokens | None
     ) -> Iterator[View]:
-        source = self.tokens[index]
-        decodes = bool(targets) and site.kind in ("decoder", "cross")
-        queries = targets[row] if decodes else source
-        keys = targets[row] if decodes and site.kind == "decoder" else source
+        source = data.tokens[index]
+        decodes = target is not None and site.kind in ("decoder", "cross")
+        queries = target if target is not None and decodes else source
+        keys = queries if decodes and site.kind == "decoder" else source
         for weights in maps:  # several where layers share the site
-            yield View(
-                site, weights[row, :, : len(queries.ids), : len(keys.ids)], queries, keys, self.data.sentences[index]
-            )
+            yield View(site, weights[row, :, : len(queries.ids), : len(keys.ids)], queries, keys, data.sentences[index])
 
     def _run(self, sources: list[Tokens]) -> tuple[list[Tokens], dict[str, list[np.ndarray]]]:
         """What the decoder of a translator read for each sentence, and every site's maps (B, heads, T, S)."""
@@ -162,33 +148,3 @@ class Reader:
                 f"{type(model).__name__} reads {model.main_input_name}: roles are looked for in models that read text"
             )
         return model.base_model, ("encoder", "decoder", "text")
-
-    def _tokens(self, max_length: int | None) -> list[Tokens]:
-        limits = [length_limit(self.tokenizer, max_length), positions(self.model)]
-        limit = min((n for n in limits if n is not None), default=None)
-        options: dict[str, Any] = {} if limit is None else {"truncation": True, "max_length": limit}
-        fast = bool(getattr(self.tokenizer, "is_fast", False))
-        if not fast and any(one.relations for one in self.data.sentences):
-            raise HeadcountError(
-                f"{type(self.tokenizer).__name__} does not say where its pieces are in the text, so they cannot be "
-                "joined to words; use a fast tokenizer"
-            )
-        texts = [one.text for one in self.data.sentences]
-        encoded = self.tokenizer(texts, return_offsets_mapping=fast, verbose=False, **options)
-        rows, cut = embedding_rows(self.model), 0
-        found = []
-        for place, (sentence, ids) in enumerate(zip(self.data.sentences, encoded["input_ids"], strict=True)):
-            if not ids:
-                raise BadData(f"{sentence.place}: the text is empty")
-            if rows is not None and max(ids) >= rows:
-                raise BadData(
-                    f"the tokenizer does not fit the model: {sentence.place} has token id {max(ids)}, "
-                    f"the model has embeddings for {rows} tokens"
-                )
-            spans = np.array(encoded["offset_mapping"][place] if fast else [(0, 0)] * len(ids))
-            cut += len(ids) == limit
-            array = np.array(ids)
-            found.append(Tokens(array, ~np.isin(array, list(self.special)), spans))
-        if cut:
-            self.remarks.append(f"{cut} of {len(found)} sentences fill the limit of {limit} tokens, or are cut to it")
-        return found

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from headcount.errors import BadData, unknown
+from headcount.roles.encoding import Tokens
 from headcount.roles.measure import Counted
-from headcount.roles.reading import CAUSAL, Tokens, View
+from headcount.roles.reading import CAUSAL, View
 from headcount.roles.sentences import Sentence, Sentences, universal
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # V19's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from headcount.heads import Head
 from headcount.roles.measure import Counted, Measure
 from headcount.stats import interval
 
+COUNTS = ("hits", "cases", "baseline")
 LEAST = 10  # cases; fewer say nothing on a head
 
 
@@ -44,6 +46,16 @@ class Tally:
         self.hits = np.zeros((sentences, len(site.kept), len(measure.details)), np.float32)
         self.cases = np.zeros((sentences, len(measure.details)), np.float32)
         self.baseline = np.zeros((sentences, len(measure.details)), np.float32)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything counted, under names of its own."""
+        return {f"{self.measure.name} {self.site.name} {name}": getattr(self, name) for name in COUNTS}
+
+    def read(self, arrays: Mapping[str, np.ndarray]) -> Tally:
+        """The tally that gave these."""
+        for name in COUNTS:
+            setattr(self, name, arrays[f"{self.measure.name} {self.site.name} {name}"])
+        return self
 
     def add(self, sentence: int, counted: Counted) -> None:
         self.hits[sentence] += counted.hits

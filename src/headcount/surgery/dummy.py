@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headcount.anatomy import device_of
+
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 VOCABULARY = 1000  # for a model that does not say how many tokens it knows
 
@@ -41,7 +43,7 @@ def random_inputs(model: Any, batch: int, length: int, *, padding: str | None = 
         ids = _tokens(config, (batch, length), generator)
         ids[:, 0] = start_token(config)
         inputs["decoder_input_ids"] = ids
-    device = next(model.parameters()).device
+    device = device_of(model)
     return {name: tensor.to(device) for name, tensor in inputs.items() if name in taken}
 
 

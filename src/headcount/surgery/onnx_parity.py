@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headcount.anatomy import device_of
 from headcount.errors import HeadcountError
 from headcount.surgery.dummy import random_inputs
 from headcount.surgery.onnx_graphs import positions
@@ -47,7 +48,7 @@ def _trials(model: Any, given: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple
         length = min(length, max(1, limit // 2))
         yield f"random inputs of {batch} x {length}", random_inputs(model, batch, length, padding=side)
     for number, inputs in enumerate(given):
-        device = next(model.parameters()).device
+        device = device_of(model)
         named = {name: tensor.to(device) for name, tensor in inputs.items()}
         if "input_ids" in named:  # a graph has no default: without a mask, everything is read
             named.setdefault("attention_mask", torch.ones_like(named["input_ids"]))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headcount import Classification, anatomy, evaluate
-from headcount.engine import local, sweep
 from headcount.engine import shards as shards_module
+from headcount.engine import sweep, sweeping
 from headcount.engine.shards import cut_shards
 from headcount.errors import HeadcountError, RunConflict
 from headcount.tasks.toy import word_tokenizer
@@ -22,7 +22,7 @@ def task():
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(shards_module, "WORK", 300)
+    monkeypatch.setattr(shards_module, "WORK", 6e6)
 
 
 def masks(model):
@@ -40,7 +40,7 @@ def test_shards_give_the_same_bits(task, tmp_path, small_shards):
 def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, monkeypatch):
     model = bert()
     calls = []
-    original = local.evaluate
+    original = sweeping.evaluate
 
     def interrupted(*args, **kwargs):
         if len(calls) == 2:
@@ -48,14 +48,14 @@ def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, mo
         calls.append(1)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(local, "evaluate", interrupted)
+    monkeypatch.setattr(sweeping, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sweep(model, task, masks(model), run=tmp_path, tokens=32)
     assert len(list((tmp_path / "outcomes").iterdir())) == 2
     calls.clear()
-    monkeypatch.setattr(local, "evaluate", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs))
+    monkeypatch.setattr(sweeping, "evaluate", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs))
     resumed = sweep(model, task, masks(model), run=tmp_path, tokens=32)
-    total = len(cut_shards(task.lengths, len(masks(model)), 32))
+    total = len(cut_shards(task.lengths, len(masks(model)), 32, model))
     assert len(calls) == total - 2
     assert np.array_equal(resumed.values, evaluate(model, task, masks(model), tokens=32).values)
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from headcount.anatomy import anatomy
+from headcount.engine.engines import device_type
+from headcount.engine.over_shards import over_shards
 from headcount.engine.rundir import RunDirectory, open_run
-from headcount.engine.shards import cut_shards
+from headcount.engine.work import Arrays, Progress
 from headcount.errors import HeadcountError, unknown
-from headcount.evaluate import Outcomes, evaluate
+from headcount.evaluate import Mask, Outcomes, evaluate
 from headcount.evaluate.batches import tokens_for
-from headcount.evaluate.means import mean_contexts
+from headcount.evaluate.means import context_sums, means_of
 from headcount.evaluate.plan import read_masks
 from headcount.heads import Head
 from headcount.signature import model_signature, versions
@@ -41,35 +45,55 @@ def sweep(
     fill: what a silent head puts out: "zero", or "mean", its mean output over the data.
     run: a directory; running the same sweep again continues where it stopped.
     name: of the shards, where one run makes several sweeps.
+    The engine of the surrounding `using(…)` does the work, by default this process.
     """
     if fill not in FILLS:
         raise HeadcountError(unknown("fill", fill, FILLS))
     asked = read_masks(anatomy(model), masks)
-    tokens = tokens or tokens_for(model)
-    means = mean_contexts(model, task, tokens) if fill == "mean" else None
-    settings: dict[str, Any] = {"fill": means, "fast": fast, "tokens": tokens}
+    task.check(model)
+    tokens = tokens or tokens_for(model, device_type(model))
     signature = sweep_signature(model, task, asked, fill, fast, tokens)
     with open_run(run, signature) as directory:
-        if directory is None:
-            return evaluate(model, task, asked, progress=progress, **settings)
-        shards = cut_shards(task.lengths, len(asked), tokens)
-        values: np.ndarray | None = None
-        near_ties = 0
-        for number, indices in enumerate(shards):
-            shard = directory.load_shard(f"{name}-{number:05d}")
-            if shard is None:
-                step = _part(progress, number, len(shards))
-                part = evaluate(model, task.subset(indices), asked, progress=step, **settings)
-                shard = {"values": part.values, "near_ties": np.array([part.near_ties])}
-                directory.save_shard(f"{name}-{number:05d}", shard)
-            if values is None:
-                values = np.zeros((len(asked), len(task), shard["values"].shape[-1]))
-            values[:, indices] = shard["values"]
-            near_ties += int(shard["near_ties"][0])
-            if progress is not None:
-                progress((number + 1) / len(shards))
-    assert values is not None
-    return Outcomes(asked, values, task.metric, signature, near_ties)
+        means = None
+        if fill == "mean":
+            means = means_of(over_shards(Contexts(tokens), model, task, directory=directory, name=f"{name}-means"))
+        arrays = over_shards(
+            Evaluation(asked, tokens, fast, means), model, task,
+            masks=len(asked), directory=directory, name=name, progress=progress,
+        )  # fmt: skip
+    return Outcomes(asked, arrays["values"].swapaxes(0, 1), task.metric, signature, int(arrays["near_ties"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """`evaluate` as work: for each example the statistics of every mask, (N, M, S)."""
+
+    masks: tuple[Mask, ...]
+    tokens: int
+    fast: bool = True
+    fill: Mapping[str, Tensor] | None = None
+
+    def summed(self, name: str) -> bool:
+        return name == "near_ties"
+
+    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
+        made = evaluate(
+            model, examples, self.masks, fill=self.fill, fast=self.fast, tokens=self.tokens, progress=progress
+        )
+        return {"values": np.ascontiguousarray(made.values.swapaxes(0, 1)), "near_ties": np.array(made.near_ties)}
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """What the mean output of every head is computed from: sums over tokens."""
+
+    tokens: int
+
+    def summed(self, name: str) -> bool:
+        return True
+
+    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
+        return context_sums(model, examples, self.tokens)
 
 
 def sweep_signature(model: Any, task: Task, masks: Sequence[Any], fill: str, fast: bool, tokens: int) -> dict[str, Any]:
@@ -83,7 +107,3 @@ def sweep_signature(model: Any, task: Task, masks: Sequence[Any], fill: str, fas
         "batches": {"tokens": tokens, "fast": fast},
         "versions": versions(),
     }
-
-
-def _part(progress: Callable[[float], None] | None, number: int, count: int) -> Callable[[float], None] | None:
-    return None if progress is None else lambda share: progress((number + share) / count)

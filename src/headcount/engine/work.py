@@ -1,0 +1,115 @@
+"""What an engine does: the same work on one shard of the data after another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from headcount.errors import HeadcountError
+from headcount.evaluate.batches import batches_by_length
+
+Arrays = dict[str, np.ndarray]
+Progress = Callable[[float], None]
+log = logging.getLogger("headcount")
+
+
+class Examples(Protocol):
+    """What can be cut into shards: a `Task`, or sentences."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> Sequence[int]: ...
+
+    def subset(self, indices: Sequence[int]) -> Any: ...
+
+
+class Work(Protocol):
+    """A function of a model and some examples, that any worker can do.
+
+    It gives named arrays: one row for each example, in their order, or sums over the examples.
+    """
+
+    @property
+    def tokens(self) -> int:
+        """Per batch, padding included: shards are cut, and cut again, along the borders of batches."""
+        ...
+
+    def summed(self, name: str) -> bool:
+        """Whether the array of this name is a sum."""
+        ...
+
+    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays: ...
+
+
+def join(work: Work, parts: Sequence[Arrays]) -> Arrays:
+    """The arrays of consecutive examples as those of all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: np.sum([part[name] for part in parts], axis=0)
+        if work.summed(name)
+        else np.concatenate([part[name] for part in parts])
+        for name in parts[0]
+    }
+
+
+def attempt(work: Work, model: Any, data: Examples, indices: Sequence[int], progress: Progress | None = None) -> Arrays:
+    """Do the work on these examples (a range: on all); on half of them at a time where they do not fit into memory."""
+    try:
+        return work(model, data if isinstance(indices, range) else data.subset(indices), progress)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+    halves = split(work, data, indices, reason)  # outside of `except`: an error keeps its frames' tensors alive
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return join(work, [attempt(work, model, data, half) for half in halves])
+
+
+def split(work: Work, data: Examples, indices: Sequence[int], reason: str) -> tuple[list[int], list[int]]:
+    """Two halves of a shard that did not fit into memory, between two batches if it has more than one."""
+    if len(indices) < 2:
+        raise HeadcountError(
+            f"one example of {data.lengths[indices[0]]} tokens does not fit into memory ({reason}); "
+            "cut texts with --max-length, or use a machine with more memory"
+        )
+    batches = batches_by_length([data.lengths[index] for index in indices], work.tokens)
+    middle = sum(map(len, batches[: len(batches) // 2])) or len(indices) // 2
+    log.warning("out of memory on %d examples (%s): trying again with half of them at a time", len(indices), reason)
+    return list(indices[:middle]), list(indices[middle:])
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the memory of the device, or of the machine, has run out.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not match"))
+    (True, False)
+    """
+    known = ("can't allocate memory", "out of memory", "not enough memory")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(part in str(error) for part in known)
+
+
+@contextmanager
+def overheard() -> Iterator[list[str]]:
+    """What is said in a block, for one who is elsewhere.
+
+    >>> with overheard() as said:
+    ...     log.warning("out of memory on %d examples", 5)
+    >>> said
+    ['out of memory on 5 examples']
+    """
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        yield said
+    finally:
+        log.removeHandler(handler)
