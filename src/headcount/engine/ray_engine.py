@@ -18,7 +18,7 @@ from headcount.errors import HeadcountError
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
 try:
     import ray
-    from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+    from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 except ImportError:
     raise HeadcountError("many machines need Ray, which is not installed: pip install 'headcount[ray]'") from None
 
@@ -153,8 +153,10 @@ class _Dispatch:
             except RayTaskError as error:  # what our own code says
                 raise getattr(error, "cause", None) or error from None
             except (RayActorError, OutOfMemoryError) as error:
-                self._bury(worker, str(error).strip().splitlines()[0])
+                self._bury(worker, _first_line(error))
                 continue
+            except RayError as error:  # for instance, what was sent cannot be read there
+                raise HeadcountError(f"a worker failed: {_first_line(error)}") from error
             del self.under_way[ready]
             if part is None:
                 continue
@@ -207,6 +209,10 @@ def _connect(address: str | None) -> None:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray fails with errors of many kinds, plain `Exception` among them
         where = "here" if address is None else f"at {address}"
-        reason = str(error).strip().splitlines()[0]
+        reason = _first_line(error)
         todo = "try again when the machine is less busy" if address is None else "start one with: ray start --head"
         raise HeadcountError(f"there is no Ray cluster {where} ({reason}); {todo}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
