@@ -13,7 +13,7 @@ import numpy as np
 from headcount.bench.measure import decoding_rows, flops_of, forward_rows, once
 from headcount.bench.runners import TorchRunner, runner_of
 from headcount.bench.size import Size, size_of
-from headcount.bench.timing import CLOCKS, fixed_threads
+from headcount.bench.timing import CLOCKS, fixed_threads, kept_memory
 from headcount.bench.verdict import Row, verdict
 from headcount.errors import HeadcountError, unknown
 from headcount.signature import model_signature, versions
@@ -99,7 +99,7 @@ def benchmark(
         nonlocal done
         progress(done := done + 1, of)
 
-    with fixed_threads(threads) as fixed, _evaluating(named):
+    with fixed_threads(threads) as fixed, kept_memory(), _evaluating(named):
         runners = {name: runner_of(model, fixed, compile) for name, model in named.items()}
         generate = all(runner.generates for runner in runners.values())
         flops = {length: flops_of(named, first, length) for length in lengths}

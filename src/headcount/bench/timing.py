@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from scipy import stats as scipy_stats
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 SHORTEST = 0.05  # seconds of one measurement; faster things are run several times in a row
 LEVEL = 0.95
+MOST_MAPPED, TRIM, NEVER = -4, -1, -1  # malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD, and its largest value
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,25 @@ def fixed_threads(threads: int | None) -> Iterator[int]:
         yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Let the C library keep the memory of freed tensors as long as the block lasts, as every server's allocator does.
+
+    glibc gives large blocks back to the system and asks for them again: at batch 64 a tenth of a forward pass is spent
+    there, in the original and in the pruned model alike, though only what they compute is to be compared. Another C
+    library is left as it is.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        yield
+        return
+    library.mallopt(MOST_MAPPED, 0)
+    library.mallopt(TRIM, NEVER)
+    try:
+        yield
+    finally:
+        library.mallopt(MOST_MAPPED, 65_536)  # the defaults
+        library.mallopt(TRIM, 128 * 1024)
+        library.malloc_trim(0)
