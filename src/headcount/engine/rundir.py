@@ -54,6 +54,8 @@ class RunDirectory:
                     f"{self.path} is in use by another process; wait for it, or choose another --out"
                 ) from None
             self._check()
+            for left in (*self.path.glob(".*.partial"), *(self.path / SHARDS).glob(".*.partial")):
+                left.unlink(missing_ok=True)  # by a process that was killed while it wrote
             yield self
 
     def _check(self) -> None:
