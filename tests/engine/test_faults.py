@@ -80,7 +80,8 @@ def test_killed_twenty_times_at_random_moments(task, tmp_path):
 def test_the_command_line_killed_twenty_times(shared, tmp_path):
     """On a real model, in fresh processes."""
     command = [
-        sys.executable, "-c", "from headcount.cli import main; main()", "ablate", str(shared / "models" / "minilm-sst2"),
+        sys.executable, "-c", "from headcount.cli import main; main()",
+        "ablate", str(shared / "models" / "minilm-sst2"),
         "--data", str(shared / "data" / "sst2" / "dev.tsv"), "--limit", "64", "--kind", "encoder", "--layers", "3-5",
     ]  # fmt: skip
     run = lambda out, **options: subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, **options)  # noqa: E731
