@@ -54,8 +54,8 @@ def main() -> None:
     slope, _ = np.polyfit(times, sizes, 1)
     print(
         f"{rounds} rounds in {options.minutes:g} minutes, {len(samples)} samples; after the warm-up "
-        f"{sizes.min():.0f} to {sizes.max():.0f} MB, median {np.median(sizes[: len(sizes) // 2]):.0f} MB in the first half and "
-        f"{np.median(sizes[len(sizes) // 2 :]):.0f} MB in the second, {slope * 3600:+.1f} MB an hour"
+        f"{sizes.min():.0f} to {sizes.max():.0f} MB, median {np.median(sizes[: len(sizes) // 2]):.0f} MB in the first "
+        f"half and {np.median(sizes[len(sizes) // 2 :]):.0f} MB in the second, {slope * 3600:+.1f} MB an hour"
     )
     if options.json:
         Path(options.json).write_text(json.dumps(samples))
