@@ -63,8 +63,10 @@ def evaluate(
     asked = read_masks(found, masks)
     task.check(model)
     tokens = tokens or tokens_for(model)
-    # A mask around this call acts by hooks on the projections, which the fast paths would partly leave out.
+    # A mask around this call acts by hooks on the projections, which the fast paths would partly leave out; and they
+    # read weights that accelerate has put elsewhere until a whole layer runs.
     fast = fast and not any(site.output._forward_pre_hooks for site in found.sites)
+    fast = fast and not any(weight.is_meta for weight in model.parameters())
     plan = make_plan(found, task, asked, fast, removable=fill is None)
     training = model.training
     model.eval()

@@ -79,14 +79,14 @@ class Rows:
 def frozen(model: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients for parameters, as long as the block lasts."""
     training = {module: module.training for module in model.modules()}
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     model.eval()
     model.requires_grad_(False)
     try:
         with torch.enable_grad():
             yield
     finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in trainable)
         for module, mode in training.items():
             module.training = mode
