@@ -200,3 +200,27 @@ def test_a_directory_as_data_and_too_short_a_length_are_refused(headcount, class
     short = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--max-length", "1")
     assert short.code == 1
     assert "leaves no room for text" in short.err
+
+
+def test_ray_gives_what_this_process_gives(headcount, classifier, tmp_path):
+    pytest.importorskip("ray")
+    call = ("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--json")
+    here = headcount(*call)
+    there = headcount(*call, "--out", tmp_path / "run", "--engine", "ray", "--workers", 1)
+    assert (here.code, there.code) == (0, 0)
+    assert json.loads(there.out)["heads"] == json.loads(here.out)["heads"]
+    assert read_run(tmp_path / "run")["finished"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--engine", "rey"], "did you mean 'ray'"),
+        (["--workers", "2"], "--workers is for --engine ray"),
+        (["--address", "auto"], "--address is for --engine ray"),
+    ],
+)
+def test_engines_that_make_no_sense(headcount, classifier, options, said):
+    answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", *options)
+    assert answer.code != 0
+    assert said in " ".join(answer.err.split())
