@@ -6,9 +6,9 @@
 German, ten epochs of three to eight minutes on two cores (depending on who else used them) gave BLEU 34.3 on
 test_2016_flickr (greedy, `headcount evaluate en-de/model …`).
 
-`OUT/checkpoints/epoch-N` keeps every epoch, `OUT/model` the last one, `OUT/scores.json` the validation BLEU of each. The
-same command goes on after the last finished epoch, and ends in the same weights, bit for bit, as a run that was never
-stopped.
+`OUT/checkpoints/epoch-N` keeps every epoch, `OUT/model` the last one, `OUT/scores.json` the validation BLEU of each.
+The same command goes on after the last finished epoch, and ends in the same weights, bit for bit, as a run that was
+never stopped.
 """
 
 from __future__ import annotations
