@@ -124,7 +124,8 @@ def command(app: typer.Typer, name: str, sharded: bool = False) -> Callable[[Cal
         def run(**given: Any) -> None:
             from headcount.cli.console import quiet
 
-            setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given})
+            known = [one.name for one in shared if one.name in given and (sharded or one.name not in ENGINE)]
+            setup = Setup(**{name: given[name] for name in known})
             mine = {one.name: given[one.name] for one in own}
             setup.own = {**mine, "command_line": _typed(given["context"])}
             with quiet(), setup.machines():
