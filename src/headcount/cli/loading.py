@@ -36,9 +36,9 @@ def load_tokenizer(directory: Any, name: str) -> Any:
     if not any((Path(directory) / file).is_file() for file in VOCABULARIES):
         raise HeadcountError(f"{name} has no usable tokenizer beside it: none of {', '.join(VOCABULARIES)}")
     try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers fail with errors of many kinds
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise HeadcountError(f"{name} has no usable tokenizer beside it: {reason}") from error
 
 

@@ -57,7 +57,7 @@ def sweep(
         near_ties = 0
         for number, indices in enumerate(shards):
             shard = directory.load_shard(f"{name}-{number:05d}")
-            if shard is None:
+            if shard is None or not _fits(shard, (len(asked), len(indices)), values):
                 step = _part(progress, number, len(shards))
                 part = evaluate(model, task.subset(indices), asked, progress=step, **settings)
                 shard = {"values": part.values, "near_ties": np.array([part.near_ties])}
@@ -70,6 +70,16 @@ def sweep(
                 progress((number + 1) / len(shards))
     assert values is not None
     return Outcomes(asked, values, task.metric, signature, near_ties)
+
+
+def _fits(shard: dict[str, np.ndarray], size: tuple[int, int], others: np.ndarray | None) -> bool:
+    """Whether a shard holds what is kept of so many masks and examples, as much of each as the others hold."""
+    values, ties = shard.get("values"), shard.get("near_ties")
+    if values is None or ties is None or values.ndim != 3 or ties.shape != (1,) or ties.dtype.kind != "i":
+        return False
+    if values.shape[:2] != size or (others is not None and values.shape[-1] != others.shape[-1]):
+        return False
+    return values.dtype.kind == "f" and bool(np.isfinite(values).all())
 
 
 def sweep_signature(model: Any, task: Task, masks: Sequence[Any], fill: str, fast: bool, tokens: int) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from headcount.errors import BadCheckpoint
 from headcount.surgery.checkpoint import read_json
 from headcount.surgery.record import apply_record, check_record
 
+MOST = {"layer": 1000, "depth": 1000, "block": 10**6, "head": 10_000, "label": 10**6, "expert": 10_000}
+
 
 def read_config(directory: Path) -> PreTrainedConfig:
     """The configuration as transformers understands it, with a record of heads that makes sense."""
@@ -22,6 +24,7 @@ def read_config(directory: Path) -> PreTrainedConfig:
     content.pop("transformers_weights", None)  # weights elsewhere than where they were checked
     check_record(content.get("headcount"), path)
     _refuse_kernels(content, path)
+    _refuse_giants(content, path)
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise BadCheckpoint(f"{path} names the model type {kind!r}, unknown to transformers")
@@ -52,13 +55,24 @@ def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
     try:
         with torch.device("meta"), no_init_weights():
             model = cls(config)
-    except (ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, LookupError, ImportError) as error:
+    except Exception as error:  # a configuration may fail anywhere in a model's code
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadCheckpoint(
             f"{Path(config._name_or_path) / 'config.json'} describes no {cls.__name__} that can be built: {reason}"
         ) from error
     apply_record(model)
     return model
+
+
+def _refuse_giants(content: Any, path: Path) -> None:
+    """What is counted out one by one, even without weights, must be of a number that can be counted out."""
+    for key, value in content.items():
+        if isinstance(value, dict) and key.endswith(("config", "encoder", "decoder")):  # no names of labels
+            _refuse_giants(value, path)
+        most = next((most for word, most in MOST.items() if word in key), None)
+        for number in value if isinstance(value, list) else [value]:
+            if most is not None and isinstance(number, (int, float)) and number > most:
+                raise BadCheckpoint(f"{path} asks for {str(number)[:30]} of {key}; no model has more than {most:,}")
 
 
 def _refuse_kernels(content: Any, path: Path) -> None:
