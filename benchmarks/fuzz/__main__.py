@@ -36,10 +36,13 @@ def main() -> int:
 
 
 def fuzz(root: Path, options: argparse.Namespace) -> int:
+    from transformers.utils import logging
+
     from benchmarks.fuzz import seeds
     from benchmarks.fuzz.readers import readers
     from benchmarks.fuzz.worker import Place, run
 
+    logging.disable_progress_bar()
     every = [reader for reader in readers() if options.only in (None, reader.name)]
     if not every:
         sys.exit(f"there is no reader {options.only!r}; there are {', '.join(reader.name for reader in readers())}")

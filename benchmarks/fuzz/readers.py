@@ -30,6 +30,7 @@ from headcount.gates.settings import Gating
 from headcount.gates.state import GateState
 from headcount.pruning.journal import Journal
 from headcount.pruning.recovery_state import RecoveryState
+from headcount.pruning.training import weights_of, write_tensors
 from headcount.roles.sentences import Sentences
 from headcount.surgery.checkpoint import read_checkpoint
 from headcount.surgery.load import _generation_config
@@ -152,14 +153,14 @@ def training_readers() -> list[Reader]:
     def resumed(given: Path) -> None:
         GateState(given).resume(training)
 
-    learned = {f"m.{name}": tensor for name, tensor in seeds.weights(model).items()}
+    learned = {f"m.{name}": tensor for name, tensor in weights_of(model).items()}
     return [
         Reader("recovery", (_named("recovery", lambda given: recovery(given).resume()),),
                [seeds.written(lambda folder: recovery(folder).keep([0.5], best=True))], 2),
         Reader("gates", (_named("gates", resumed),),
                [seeds.written(lambda folder: GateState(folder).keep(training, 1))], 2),
         Reader("learning", (_named("learning", lambda given: _resume(learning, given, 3)),),
-               [seeds.written(lambda folder: seeds.write_tensors(folder / "epoch-2.safetensors", learned))], 2),
+               [seeds.written(lambda folder: write_tensors(folder / "epoch-2.safetensors", learned))], 2),
         Reader("sweep", (_named("sweep", swept),), [seeds.written(swept)], 1, r".*\.shard|run\.json"),
     ]  # fmt: skip
 

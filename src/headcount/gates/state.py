@@ -121,6 +121,6 @@ def _notes(notes: Any) -> list[dict[str, float]]:
 
 def _plain_name(name: Any) -> str:
     """A file in the same directory and nowhere else."""
-    if not isinstance(name, str) or Path(name).name != name or "\0" in name:
+    if not isinstance(name, str) or not name or Path(name).name != name or "\0" in name:
         raise ValueError(f"{name!r} is no file beside it")
     return name

@@ -46,7 +46,7 @@ class RecoveryState:
             raise RunConflict(f"{self.directory} holds the recovery of something else; choose another directory")
         scores = content.get("scores")
         if not isinstance(scores, list) or not scores or not all(isinstance(score, float) for score in scores):
-            raise RunConflict(f"{self.directory / 'recovery.json'} holds no scores; remove {self.directory}")
+            raise RunConflict(f"{self.directory / 'recovery.json'} holds no scores; begin a new run")
         state = read_tensors(self.directory / f"epoch-{len(scores) - 1}.safetensors")
         set_weights(self.model, under("m.", state))
         set_optimizer(self.optimizer, under("o.", state))

@@ -135,9 +135,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, OverflowError) as error:
-        raise RunConflict(
-            f"{path} cannot be read: {str(error).splitlines()[0]}; remove {path.parent} to begin again"
-        ) from None
+        raise RunConflict(f"{path} cannot be read: {str(error).splitlines()[0]}; begin a new run") from None
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
