@@ -23,6 +23,7 @@ from headcount.cli.loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
 from headcount.demo.learning import Learning, _resume
 from headcount.demo.place import claim
+from headcount.dynamics import Dynamics, _told
 from headcount.engine import RunDirectory, read_run, sweep
 from headcount.gates.gating import GateTraining
 from headcount.gates.hard_concrete import HardConcrete
@@ -153,6 +154,11 @@ def training_readers() -> list[Reader]:
     def resumed(given: Path) -> None:
         GateState(given).resume(training)
 
+    def tracked(given: Path) -> None:
+        shard = RunDirectory(given, SIGNATURE).load_shard("checkpoint")
+        told = _told("one", shard, {str(head) for head in heads})
+        Dynamics((told, told), task.metric).to_json() if told is not None else None
+
     learned = {f"m.{name}": tensor for name, tensor in weights_of(model).items()}
     return [
         Reader("recovery", (_named("recovery", lambda given: recovery(given).resume()),),
@@ -161,6 +167,7 @@ def training_readers() -> list[Reader]:
                [seeds.written(lambda folder: GateState(folder).keep(training, 1))], 2),
         Reader("learning", (_named("learning", lambda given: _resume(learning, given, 3)),),
                [seeds.written(lambda folder: write_tensors(folder / "epoch-2.safetensors", learned))], 2),
+        Reader("track", (_named("track", tracked),), seeds.checkpoints(heads, SIGNATURE), 2, r".*\.shard"),
         Reader("sweep", (_named("sweep", swept),), [seeds.written(swept)], 1, r".*\.shard|run\.json"),
     ]  # fmt: skip
 

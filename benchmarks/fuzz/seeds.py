@@ -162,6 +162,21 @@ def shards(signature: dict[str, Any]) -> list[Files]:
     return [written(write)]
 
 
+def checkpoints(heads: Any, signature: dict[str, Any]) -> list[Files]:
+    """A run directory with what is kept of one checkpoint of a training."""
+    from headcount.engine import RunDirectory
+
+    point = {"method": "random", "pruned": 0.5, "removed": None, "score": 0.5, "low": 0.4, "high": 0.6, "relative": 1.0}
+    content = {"base": 0.5, "importance": {str(head): 0.1 * place for place, head in enumerate(heads)}}
+    told = json.dumps({**content, "points": [point, point], "advantage": 0.1}).encode()
+
+    def write(folder: Path) -> None:
+        with RunDirectory(folder, signature).open() as run:
+            run.save_shard("checkpoint", {"json": np.frombuffer(told, np.uint8)})
+
+    return [written(write)]
+
+
 def secrets() -> Files:
     """What must never be read, valid of its kind, by suffix."""
     table, model = tables(), models()[0]
