@@ -11,11 +11,13 @@ from random import Random
 
 import pytest
 
-from headcount import HeadcountError, Scores
+from headcount import HeadcountError, Scores, report
+from headcount.cli.gates import read_roles
 from headcount.errors import BadCheckpoint, BadData, RunConflict
 from headcount.gates.state import GateState
 from headcount.roles.treebank import read_treebank
 from headcount.surgery.blueprint import read_config
+from headcount.surgery.checkpoint import read_checkpoint
 from headcount.tasks.data import Rows
 from headcount.tasks.labels import class_ids
 
@@ -45,7 +47,7 @@ from pathlib import Path
 from benchmarks.fuzz import worker
 from headcount import HeadcountError
 
-worker.SECONDS = 0.5
+worker.SECONDS, worker.PATIENCE = 0.1, 5.0
 place = worker.Place(Path(sys.argv[1]))
 place.plant({"txt": b"secret"})
 secret = place.outside / "secret.txt"
@@ -55,7 +57,7 @@ def two_lines(given):
     error = HeadcountError("x"); error.args = ("one" + chr(10) + "two",); raise error
 def hangs(given): time.sleep(60)
 def slow(given):
-    end = time.process_time() + 0.6
+    end = time.process_time() + 0.2
     while time.process_time() < end: pass
 def dies(given): os._exit(3)
 def crashes(given): ctypes.string_at(0)
@@ -153,6 +155,14 @@ def test_a_configuration_that_would_never_be_built(tmp_path, key):
         read_config(tmp_path)
 
 
+def test_an_index_that_names_no_possible_file(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    index = {"weight_map": {"a": "x" * 3000 + ".safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadCheckpoint, match="xxx … xxx"):
+        read_checkpoint(tmp_path)
+
+
 def test_many_labels_with_names_like_settings_are_no_giants(tmp_path):
     names = {f"class {number}": number for number in range(20_000)} | {"bedhead": 20_000}
     content = {"model_type": "bert", "label2id": names, "id2label": {str(n): name for name, n in names.items()}}
@@ -166,6 +176,19 @@ def test_gates_go_on_from_a_file_beside_them_only(tmp_path, file):
     (tmp_path / "gates.json").write_text(json.dumps(content))
     with pytest.raises(RunConflict, match=r"gates\.json makes no sense"):
         GateState(tmp_path)
+
+
+@pytest.mark.parametrize("row", [{"role": "rare"}, {"role": "rare", "head": "encoder.0.1", "score": [1]}])
+def test_roles_that_are_no_roles(tmp_path, row):
+    (tmp_path / "run.json").write_text(json.dumps({"heads": [row, row]}))
+    with pytest.raises(HeadcountError, match=r"is not a head|no number"):
+        read_roles(str(tmp_path))
+
+
+@pytest.mark.parametrize("command", ["\t", "", " ", 3, None])
+def test_a_run_of_no_command_is_reported(tmp_path, command):
+    written = report({"command": command, "heads": []}, tmp_path / "report.html")
+    assert written.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_scores_that_are_nested_too_deeply(tmp_path):

@@ -120,7 +120,7 @@ def _anywhere(value: Any, rng: Random, outside: str, name: str) -> Any:
 
 def _changed(value: Any, rng: Random, outside: str, name: str) -> Any:
     if isinstance(value, int) and rng.random() < 0.5:
-        return rng.choice((value + 1, value - 1, -value, 2 * value, value * 10**6, float(value), str(value)))
+        return rng.choice((value + 1, value - 1, -value, 2 * value, value * 10**6, 0.5, [value]))
     if isinstance(value, str) and rng.random() < 0.3:
         return rng.choice((value.upper(), value + rng.choice(WORDS), value[:-1], value * 50))
     return _odd(rng, outside, name, value)

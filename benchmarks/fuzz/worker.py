@@ -20,7 +20,8 @@ from benchmarks.fuzz.guard import Guard
 from benchmarks.fuzz.mutate import SECRET, mutated
 from headcount.errors import HeadcountError
 
-SECONDS = 10.0  # of CPU for one input; a process that shows no sign of life for three times as long is stopped
+SECONDS = 10.0  # of CPU for one input
+PATIENCE = 30.0  # seconds without a sign of life after which a process is stopped
 MEMORY = 2 * 2**30  # bytes on top of what the libraries take
 EVIL = "open({marker!r}, 'w').close()\nclass Evil: pass\n"
 PICKLE = "cbuiltins\nopen\n(S{marker!r}\nS'w'\ntR."  # leaves the marker when it is unpickled
@@ -141,10 +142,10 @@ def _wait(process: Any, at: Any) -> str | None:
         process.join(0.5)
         if at.value != before:
             before, since = at.value, time.monotonic()
-        elif time.monotonic() - since > 3 * SECONDS:
+        elif time.monotonic() - since > PATIENCE:
             process.kill()
             process.join()
-            return f"hangs for more than {3 * SECONDS:g} s"
+            return f"hangs for more than {PATIENCE:g} s"
     return None if process.exitcode == 0 else f"the process ended with {process.exitcode}"
 
 

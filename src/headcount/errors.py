@@ -42,6 +42,15 @@ def _one_line(text: str) -> str:
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 3 :]}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what another library's error says; its name, if it says nothing.
+
+    >>> first_line(ValueError("not so\\nmore")), first_line(AssertionError())
+    ('not so', 'AssertionError')
+    """
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Say that a name is not known, what was probably meant, and what there is.
 

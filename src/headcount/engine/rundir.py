@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from headcount.errors import RunConflict
+from headcount.errors import RunConflict, first_line
 
 RUN, SHARDS, LOCK = "run.json", "outcomes", "lock"
 
@@ -108,7 +108,7 @@ def read_object(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise RunConflict(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+        raise RunConflict(f"{file} cannot be read: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise RunConflict(f"{file} is not a JSON object")
     return content

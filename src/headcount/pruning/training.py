@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from headcount.errors import HeadcountError, RunConflict
+from headcount.errors import HeadcountError, RunConflict, first_line
 from headcount.evaluate.batches import batches_by_length
 from headcount.tasks import Task
 
@@ -135,7 +135,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, OverflowError) as error:
-        raise RunConflict(f"{path} cannot be read: {str(error).splitlines()[0]}; begin a new run") from None
+        raise RunConflict(f"{path} cannot be read: {first_line(error)}; begin a new run") from None
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

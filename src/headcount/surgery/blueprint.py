@@ -10,7 +10,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from headcount.errors import BadCheckpoint
+from headcount.errors import BadCheckpoint, first_line
 from headcount.surgery.checkpoint import read_json
 from headcount.surgery.record import apply_record, check_record
 
@@ -31,7 +31,7 @@ def read_config(directory: Path) -> PreTrainedConfig:
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # transformers validates configurations with errors of many kinds
-        raise BadCheckpoint(f"{path} is not a usable configuration: {str(error).splitlines()[0]}") from error
+        raise BadCheckpoint(f"{path} is not a usable configuration: {first_line(error)}") from error
     config._name_or_path = str(directory)
     return config
 
@@ -56,10 +56,8 @@ def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
         with torch.device("meta"), no_init_weights():
             model = cls(config)
     except Exception as error:  # a configuration may fail anywhere in a model's code
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadCheckpoint(
-            f"{Path(config._name_or_path) / 'config.json'} describes no {cls.__name__} that can be built: {reason}"
-        ) from error
+        path = Path(config._name_or_path) / "config.json"
+        raise BadCheckpoint(f"{path} describes no {cls.__name__} that can be built: {first_line(error)}") from error
     apply_record(model)
     return model
 

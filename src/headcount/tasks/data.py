@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import BadData, unknown
+from headcount.errors import BadData, first_line, unknown
 from headcount.tasks.columns import Column
 from headcount.tasks.files import read_file
 from headcount.tasks.folders import refuse_elsewhere
@@ -186,7 +186,7 @@ def _from_datasets(data: Any, source: str, split: str | None) -> Rows:
     try:
         table = _flat({name: list(data[name]) for name in names})
     except (ValueError, OverflowError, OSError) as error:
-        raise BadData(f"{source}: its rows cannot be read: {(str(error).splitlines() or [''])[0]}") from error
+        raise BadData(f"{source}: its rows cannot be read: {first_line(error)}") from error
     return Rows(table, source, split or str(data.split or "") or None, classes=classes, remarks=remarks)
 
 

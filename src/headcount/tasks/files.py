@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headcount.errors import BadData
+from headcount.errors import BadData, first_line
 from headcount.tasks.columns import KNOWN
 
 
@@ -159,7 +159,7 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         table = pyarrow.parquet.read_table(path)
         names, columns = table.column_names, [column.to_pylist() for column in table.columns]
     except (ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
-        raise BadData(f"{path.name} is not a parquet file: {(str(error).splitlines() or [''])[0]}") from error
+        raise BadData(f"{path.name} is not a parquet file: {first_line(error)}") from error
     if not table.num_rows or not names:
         raise BadData(f"{path.name} is empty")
     if len(set(names)) < len(names):

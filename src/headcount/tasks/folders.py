@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from headcount.errors import BadData
+from headcount.errors import BadData, first_line
 
 CARDS = ("README.md", ".huggingface.yaml")
 
@@ -68,5 +68,5 @@ def _card(file: Path) -> Any:
         else:
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except Exception as error:  # cards are checked with errors of many kinds
-        raise BadData(f"{file} cannot be read: {(str(error).splitlines() or [''])[0]}") from None
+        raise BadData(f"{file} cannot be read: {first_line(error)}") from None
     return content.get("configs") if isinstance(content, dict) else content
