@@ -171,6 +171,8 @@ def _work(reader: Reader, place: Place, at: Any, end: int, seed: int, notes: Pat
 
 
 def _limit_memory() -> None:
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
+    """Where the system tells how much the libraries have taken already, that is on Linux."""
+    if (taken := Path("/proc/self/statm")).exists():
+        now = int(taken.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
