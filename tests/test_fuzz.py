@@ -148,7 +148,7 @@ def test_treebanks_that_count_wrongly(tmp_path, lines, says):
         read_treebank(tmp_path / "t.conllu")
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "num_labels"])
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "num_labels", "hidden_size"])
 def test_a_configuration_that_would_never_be_built(tmp_path, key):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", key: 10**9}))
     with pytest.raises(BadCheckpoint, match=f"asks for 1000000000 of {key}; no model has more than"):

@@ -14,7 +14,10 @@ from headcount.errors import BadCheckpoint, first_line
 from headcount.surgery.checkpoint import read_json
 from headcount.surgery.record import apply_record, check_record
 
-MOST = {"layer": 1000, "depth": 1000, "block": 10**6, "head": 10_000, "label": 10**6, "expert": 10_000}
+# The most that a setting may ask for, by a word of its name; no honest model comes near.
+MOST = {"layer": 1000, "depth": 1000, "expert": 10_000, "block": 10**6, "label": 10**6}
+MOST |= dict.fromkeys(("heads", "n_head", "head_dim", "head_size", "d_kv"), 2048)
+MOST |= dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim"), 2**17)
 
 
 def read_config(directory: Path) -> PreTrainedConfig:
