@@ -27,9 +27,10 @@ def main() -> None:
     options = arguments()
     torch.manual_seed(options.seed)
     source = encoder_directory(options.encoder)
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     tokenizer.model_max_length = options.max_length
-    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=options.labels, dtype=torch.float32)
+    settings = {"num_labels": options.labels, "dtype": torch.float32}
+    model = AutoModelForSequenceClassification.from_pretrained(source, trust_remote_code=False, **settings)
     model.config._name_or_path = source
     columns = {"text": options.text, "pair": options.pair, "label": options.label, "metric": options.metric}
     train, dev = (

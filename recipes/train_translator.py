@@ -53,7 +53,7 @@ def main(args: Sequence[str] | None = None) -> None:
 def shared_tokenizer(directory: Path, options: argparse.Namespace) -> Any:
     """One byte-pair encoding of both languages; trained once, then read from where it was saved."""
     if directory.is_dir():
-        return AutoTokenizer.from_pretrained(directory)
+        return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     bpe = Tokenizer(models.BPE(unk_token="<unk>"))
     bpe.normalizer = normalizers.NFKC()
     bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()

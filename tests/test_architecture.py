@@ -28,6 +28,7 @@ NEVER_TRUE = {"trust_remote_code", "allow_pickle"}
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "headcount"
 FILES = sorted(SOURCE.rglob("*.py"))
+BESIDE = sorted(file for name in ("recipes", "benchmarks") for file in (SOURCE.parents[1] / name).rglob("*.py"))
 
 
 def name_of(file: Path) -> str:
@@ -115,6 +116,16 @@ def trust_complaints(source: str, module: str) -> list[str]:
     return complaints
 
 
+def asking_complaints(source: str, module: str) -> list[str]:
+    """Calls in which transformers would ask the user whether code of a model may be run: the answer is no."""
+    return [
+        f"{module}:{node.lineno} calls {called(node)} without trust_remote_code=False"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and re.fullmatch(r"(.*\.)?Auto\w+\.from_pretrained", called(node))
+        if "trust_remote_code" not in [keyword.arg for keyword in node.keywords]
+    ]
+
+
 def place_complaints(text: str, file: str) -> list[str]:
     """Paths of somebody's machine and addresses of somebody's registry."""
     machine = r"(?<![\w.~$})*-])(?:/(?:home|root|Users|work|tmp|opt|mnt|srv)/[\w.]|[A-Z]:\\Users\\)"
@@ -139,12 +150,22 @@ def tracked(repository: Path) -> list[Path]:
 def test_every_module_keeps_the_rules(file):
     source, module = file.read_text(encoding="utf-8"), name_of(file)
     complaints = print_complaints(source, module) + trust_complaints(source, module)
+    complaints += asking_complaints(source, module)
     if module not in ("headcount", "headcount.__main__"):  # the package itself is lazy: see below
         complaints += order_complaints(source, module, file.name == "__init__.py")
     assert not complaints, "\n".join(complaints)
 
 
+@pytest.mark.parametrize("file", BESIDE, ids=lambda file: file.relative_to(SOURCE.parents[1]).as_posix())
+def test_recipes_and_benchmarks_unpickle_nothing_and_run_no_code_of_a_model(file):
+    source = file.read_text(encoding="utf-8")
+    complaints = trust_complaints(source, file.name)
+    complaints += asking_complaints(source, file.name) if "recipes" in file.parts else []
+    assert not complaints, "\n".join(complaints)
+
+
 def test_the_rules_were_applied_to_something():
+    assert {"train_translator.py", "speed.py", "mutate.py"} <= {file.name for file in BESIDE}
     assert {"headcount", "headcount.heads", "headcount.anatomy"} <= {name_of(file) for file in FILES}
 
 
@@ -230,6 +251,13 @@ def test_the_printing_rule_complains_when_it_should():
 def test_the_trust_rule_complains_when_it_should(source):
     assert trust_complaints(source, "headcount.surgery.storage")
     assert not trust_complaints("load(name, trust_remote_code=False)", "headcount.surgery.storage")
+
+
+def test_the_asking_rule_complains_when_it_should():
+    assert asking_complaints("AutoTokenizer.from_pretrained(name)", "headcount.cli.loading")
+    assert asking_complaints("transformers.AutoModel.from_pretrained(name, dtype=None)", "headcount.cli.loading")
+    assert not asking_complaints("AutoModel.from_pretrained(name, trust_remote_code=False)", "headcount.cli.loading")
+    assert not asking_complaints("BertModel.from_pretrained(name)", "headcount.cli.loading")
 
 
 @pytest.mark.parametrize(

@@ -154,16 +154,17 @@ def track(
         for place, (path, name) in enumerate(zip(paths, names, strict=True)):
             model = (loading or _load)(path)
             shard = f"checkpoint-{fingerprint(model)}"
-            kept = None if directory is None else directory.load_shard(shard)
-            if kept is None:
+            heads = {str(head) for head in anatomy(model).heads}
+            told = None if directory is None else _told(name, directory.load_shard(shard), heads)
+            if told is None:
                 part = _part(progress, place, len(paths))
                 content = _measure(model, task, score_task, step, range(seed, seed + orders), allow_overlap, part)
                 kept = {"json": np.frombuffer(json.dumps(content).encode(), np.uint8)}
                 if directory is not None:
                     directory.save_shard(shard, kept)
-            content = json.loads(kept["json"].tobytes())
-            points = tuple(Step(**point) for point in content.pop("points"))
-            found.append(Snapshot(name=name, points=points, **content))
+                told = _told(name, kept, heads)
+                assert told is not None
+            found.append(told)
             if progress is not None:
                 progress((place + 1) / len(paths))
     return Dynamics(tuple(found), task.metric)
@@ -232,6 +233,22 @@ def _measure(
         "points": [asdict(step) for pair in _beside(curve, others) for step in pair],
         "advantage": float(np.mean([sign * (a - b) for a, b in inner])) if inner else math.nan,
     }
+
+
+def _told(name: str, kept: dict[str, np.ndarray] | None, heads: set[str]) -> Snapshot | None:
+    """A checkpoint as its shard tells it; None if there is no shard, or one that makes no sense."""
+    try:
+        content = json.loads(kept["json"].tobytes()) if kept is not None else {}
+        points = tuple(
+            Step(**{**point, **{key: float(point[key]) for key in ("pruned", "score", "low", "high", "relative")}})
+            for point in content["points"]
+        )
+        importance = {str(head): float(value) for head, value in content["importance"].items()}
+        if set(importance) != heads:
+            return None
+        return Snapshot(name, float(content["base"]), importance, points, float(content["advantage"]))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        return None
 
 
 def _beside(curve: Curve, others: Sequence[Curve]) -> list[tuple[Step, Step]]:

@@ -5,9 +5,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1000  # characters of a message; what it quotes from a file may be of any length
+
 
 class HeadcountError(Exception):
-    """Something headcount will not do; the message says what was given, what is possible and what to do."""
+    """Something headcount will not do; the message says what was given, what is possible and what to do.
+
+    It is one line of printable text, whatever the file holds that it quotes: nothing in it can move a cursor.
+
+    >>> HeadcountError("no column 'a\\x1b[2J\\nb'")
+    HeadcountError("no column 'a\\\\x1b[2J\\\\nb'")
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(_one_line(str(message)))
 
 
 class UnsupportedModel(HeadcountError):
@@ -24,6 +35,20 @@ class BadCheckpoint(HeadcountError):
 
 class RunConflict(HeadcountError):
     """A run directory that belongs to another command, or is in use."""
+
+
+def _one_line(text: str) -> str:
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 3 :]}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what another library's error says; its name, if it says nothing.
+
+    >>> first_line(ValueError("not so\\nmore")), first_line(AssertionError())
+    ('not so', 'AssertionError')
+    """
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from headcount.bench.flops import count_flops
 from headcount.bench.runners import Inputs, Runner, TorchRunner, decoding
 from headcount.bench.timing import CLOCKS, interleaved, middle, repeated
 from headcount.bench.verdict import Row
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, first_line
 from headcount.surgery.dummy import random_inputs
 
 Tick = Callable[[], None]
@@ -28,9 +28,8 @@ def forward_rows(
         try:
             runs.append(repeated(work, clock, runner.sync, warmup))
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             sizes = ", ".join(f"{key} {list(value.shape)}" for key, value in inputs.items())
-            raise HeadcountError(f"{name} does not run on random inputs ({sizes}): {reason}") from error
+            raise HeadcountError(f"{name} does not run on random inputs ({sizes}): {first_line(error)}") from error
     return _rows(list(runners), interleaved(runs, rounds, tick), inputs, flops)
 
 

@@ -97,9 +97,11 @@ def read_roles(path: str) -> dict[Any, str]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "role" in row for row in rows):
         raise HeadcountError(f"--roles {path}: this is no finished run of `headcount roles`")
     found: dict[Any, str] = {}
-    for row in sorted(rows, key=lambda row: -float(row.get("score") or 0)):
+    if not all(isinstance(row.get("score") or 0, (int, float)) for row in rows):
+        raise HeadcountError(f"--roles {path}: a score there is no number; run `headcount roles` again")
+    for row in sorted(rows, key=lambda row: -(row.get("score") or 0)):
         if row["role"]:
-            found.setdefault(Head.parse(str(row["head"])), str(row["role"]))
+            found.setdefault(Head.parse(str(row.get("head"))), str(row["role"]))
     return found
 
 

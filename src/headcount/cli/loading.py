@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from headcount.errors import HeadcountError, unknown
+from headcount.errors import HeadcountError, first_line, unknown
 from headcount.surgery.load import fetch, load
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,10 +39,9 @@ def load_tokenizer(directory: Any, name: str) -> Any:
     if not any((Path(directory) / file).is_file() for file in VOCABULARIES):
         raise HeadcountError(f"{name} has no usable tokenizer beside it: none of {', '.join(VOCABULARIES)}")
     try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers fail with errors of many kinds
-        reason = str(error).splitlines()[0]
-        raise HeadcountError(f"{name} has no usable tokenizer beside it: {reason}") from error
+        raise HeadcountError(f"{name} has no usable tokenizer beside it: {first_line(error)}") from error
 
 
 def choose_device(name: str) -> torch.device:

@@ -172,7 +172,7 @@ def _mention_report(setup: Setup) -> None:
 
 
 def _column(name: str | None) -> str | int | None:
-    return int(name) if name is not None and name.isdigit() else name
+    return int(name) if name is not None and name.isdecimal() else name
 
 
 def _escape(text: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from headcount.pruning.training import (
     Training,
     optimizer_tensors,
+    read_tensors,
     set_optimizer,
     set_weights,
     under,
@@ -76,7 +76,7 @@ def _resume(training: Learning, state: Path | None, epochs: int) -> int:
     """Epochs that are finished already; model and optimizer are brought to where they were."""
     for epoch in range(epochs, 0, -1):
         if state is not None and (state / f"epoch-{epoch}.safetensors").exists():
-            kept = load_file(state / f"epoch-{epoch}.safetensors")
+            kept = read_tensors(state / f"epoch-{epoch}.safetensors")
             set_weights(training.model, under("m.", kept))
             set_optimizer(training.optimizer, under("o.", kept))
             return epoch

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headcount.engine.rundir import write_whole
+from headcount.engine.rundir import read_object, write_whole
 from headcount.errors import RunConflict
 
 DEMO = "demo.json"
@@ -16,15 +16,10 @@ def claim(out: Path, settings: dict[str, Any]) -> bool:
     """Take the directory for a demo with these settings; True if it was begun before."""
     if out.exists() and not out.is_dir():
         raise RunConflict(f"{out} is a file; choose another --out")
-    try:
-        known = json.loads((out / DEMO).read_bytes())
-    except FileNotFoundError:
-        strangers = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
-        if strangers:
-            raise RunConflict(f"{out} holds {strangers[0]!r} and is no demo; choose another --out") from None
-        known = None
-    except (OSError, ValueError):
-        raise RunConflict(f"{out / DEMO} cannot be read; choose another --out") from None
+    known = read_object(out / DEMO)
+    strangers = sorted(entry.name for entry in out.iterdir()) if known is None and out.is_dir() else []
+    if strangers:
+        raise RunConflict(f"{out} holds {strangers[0]!r} and is no demo; choose another --out")
     if known is not None and known != settings:
         raise RunConflict(f"{out} is a demo of another kind or size; choose another --out, or remove it")
     if known is None:

@@ -76,10 +76,10 @@ def fine_tune(out: Path, sizes: Sizes, tell: Tell) -> Path:
     (folder,) = find_packages(ENCODER)
     source = folder / "model"
     torch.manual_seed(0)
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     tokenizer.model_max_length = 128
     model: Any = AutoModelForSequenceClassification.from_pretrained(
-        source, num_labels=2, label2id=LABELS, dtype=torch.float32, local_files_only=True
+        source, num_labels=2, label2id=LABELS, dtype=torch.float32, local_files_only=True, trust_remote_code=False
     )
     model.config.id2label = {number: name for name, number in LABELS.items()}
     # Half of all weights are embeddings of words that these sentences hardly touch.

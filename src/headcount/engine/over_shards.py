@@ -38,7 +38,10 @@ def over_shards(
     missing = []
     for number in range(len(shards)):
         arrays = None if directory is None else directory.load_shard(f"{name}-{number:05d}")
-        missing.append(number) if arrays is None else gathered.add(number, arrays)
+        if arrays is not None and work.fits(arrays, len(shards[number])) and gathered.alike(arrays):
+            gathered.add(number, arrays)
+        else:
+            missing.append(number)
     share = len(missing) / len(shards)
     rest = None if progress is None else lambda done: progress(1 - share + share * done)
     for place, arrays in (engine or Local()).run(work, model, data, [shards[number] for number in missing], rest):
@@ -55,6 +58,14 @@ class _Gathered:
         self.work, self.examples, self.shards = work, examples, shards
         self.rows: Arrays = {}
         self.sums: dict[str, dict[int, np.ndarray]] = {}
+
+    def alike(self, arrays: Arrays) -> bool:
+        """Whether these have the names and shapes of those that are there already."""
+        known = {**self.rows, **{name: next(iter(parts.values())) for name, parts in self.sums.items()}}
+        return not known or self._shapes(arrays) == self._shapes(known)
+
+    def _shapes(self, arrays: Arrays) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape if self.work.summed(name) else array.shape[1:] for name, array in arrays.items()}
 
     def add(self, number: int, arrays: Arrays) -> None:
         """Rows go where their examples are."""

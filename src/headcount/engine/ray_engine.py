@@ -13,7 +13,7 @@ import torch
 from headcount.engine.handout import Handout, Part
 from headcount.engine.shipping import Shipment, checksum, pack, unpack
 from headcount.engine.work import Arrays, Examples, Progress, Work, attempt, log, overheard
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, first_line
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
 try:
@@ -153,10 +153,10 @@ class _Dispatch:
             except RayTaskError as error:  # what our own code says
                 raise getattr(error, "cause", None) or error from None
             except (RayActorError, OutOfMemoryError) as error:
-                self._bury(worker, _first_line(error))
+                self._bury(worker, first_line(error))
                 continue
             except RayError as error:  # for instance, what was sent cannot be read there
-                raise HeadcountError(f"a worker failed: {_first_line(error)}") from error
+                raise HeadcountError(f"a worker failed: {first_line(error)}") from error
             del self.under_way[ready]
             if part is None:
                 continue
@@ -209,10 +209,6 @@ def _connect(address: str | None) -> None:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray fails with errors of many kinds, plain `Exception` among them
         where = "here" if address is None else f"at {address}"
-        reason = _first_line(error)
+        reason = first_line(error)
         todo = "try again when the machine is less busy" if address is None else "start one with: ray start --head"
         raise HeadcountError(f"there is no Ray cluster {where} ({reason}); {todo}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from headcount.errors import RunConflict
+from headcount.errors import RunConflict, first_line
 
 RUN, SHARDS, LOCK = "run.json", "outcomes", "lock"
 
@@ -80,7 +81,7 @@ class RunDirectory:
     def load_shard(self, name: str) -> dict[str, np.ndarray] | None:
         """A finished shard, or None if it is not there or damaged."""
         file = self.path / SHARDS / f"{name}.shard"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
             content = file.read_bytes()
             if hashlib.sha256(content[32:]).digest() == content[:32]:
                 return load(content[32:])
@@ -99,14 +100,19 @@ def open_run(run: str | Path | RunDirectory | None, signature: dict[str, Any]) -
 
 def read_run(path: str | Path) -> dict[str, Any] | None:
     """What `run.json` of a directory says, or None if there is none."""
+    return read_object(Path(path) / RUN)
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """The JSON object that a run keeps in a file, or None if there is no such file."""
     try:
-        content = json.loads((Path(path) / RUN).read_bytes())
+        content = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise RunConflict(f"{Path(path) / RUN} cannot be read: {str(error).splitlines()[0]}") from None
+        raise RunConflict(f"{file} cannot be read: {first_line(error)}") from None
     if not isinstance(content, dict):
-        raise RunConflict(f"{Path(path) / RUN} is not a JSON object")
+        raise RunConflict(f"{file} is not a JSON object")
     return content
 
 

@@ -15,7 +15,7 @@ from headcount.anatomy import anatomy
 from headcount.engine.engines import device_type
 from headcount.engine.over_shards import over_shards
 from headcount.engine.rundir import RunDirectory, open_run
-from headcount.engine.work import Arrays, Progress
+from headcount.engine.work import Arrays, Progress, is_finite
 from headcount.errors import HeadcountError, unknown
 from headcount.evaluate import Mask, Outcomes, evaluate
 from headcount.evaluate.batches import tokens_for
@@ -76,6 +76,12 @@ class Evaluation:
     def summed(self, name: str) -> bool:
         return name == "near_ties"
 
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        values, ties = arrays.get("values"), arrays.get("near_ties")
+        if values is None or ties is None or ties.shape != () or ties.dtype.kind != "i":
+            return False
+        return values.ndim == 3 and values.shape[:2] == (count, len(self.masks)) and is_finite(values)
+
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
         made = evaluate(
             model, examples, self.masks, fill=self.fill, fast=self.fast, tokens=self.tokens, progress=progress
@@ -91,6 +97,9 @@ class Contexts:
 
     def summed(self, name: str) -> bool:
         return True
+
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        return all(is_finite(array) for array in arrays.values())
 
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
         return context_sums(model, examples, self.tokens)

@@ -44,6 +44,10 @@ class Work(Protocol):
         """Whether the array of this name is a sum."""
         ...
 
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        """Whether arrays from a file can be what this work gives for so many examples."""
+        ...
+
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays: ...
 
 
@@ -57,6 +61,11 @@ def join(work: Work, parts: Sequence[Arrays]) -> Arrays:
         else np.concatenate([part[name] for part in parts])
         for name in parts[0]
     }
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether an array holds numbers with a fraction, none of them infinite or no number at all."""
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
 
 
 def attempt(work: Work, model: Any, data: Examples, indices: Sequence[int], progress: Progress | None = None) -> Arrays:

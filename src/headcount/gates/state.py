@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
-from headcount.engine.rundir import write_whole
+from headcount.engine.rundir import read_object, write_whole
+from headcount.errors import RunConflict
 from headcount.gates.gating import Course, GateTraining, Snapshot
 from headcount.gates.result import Stage
 from headcount.pruning.training import (
     optimizer_tensors,
+    read_tensors,
     set_optimizer,
     set_weights,
     under,
@@ -29,13 +30,26 @@ class GateState:
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
         self.stages: list[Stage] = []
-        self.epoch, self.course, self.useful = 0, None, None  # of the stage under way
+        self.epoch = 0  # of the stage under way, as are these
+        self.course: Course | None = None
+        self.useful: int | None = None
         self.tensors: dict[str, torch.Tensor] = {}
-        if directory is not None and (directory / "gates.json").exists():
-            content: dict[str, Any] = json.loads((directory / "gates.json").read_text(encoding="utf-8"))
-            self.stages = [_stage(one) for one in content["stages"]]
-            self.epoch, self.course, self.useful = content["epoch"], content["course"], content["useful"]
-            self.tensors = load_file(directory / content["file"])
+        content = None if directory is None else read_object(directory / "gates.json")
+        if directory is not None and content is not None:
+            try:
+                self._take(content)
+                file = _plain_name(content["file"])
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                raise RunConflict(f"{directory / 'gates.json'} makes no sense: {error!r}; begin a new run") from None
+            self.tensors = read_tensors(directory / file)
+
+    def _take(self, content: dict[str, Any]) -> None:
+        self.stages = [_stage(one) for one in content["stages"]]
+        self.epoch, self.useful = int(content["epoch"]), content["useful"] and int(content["useful"])
+        self.course = None if content["course"] is None else Course(**content["course"])
+        if self.course is not None:
+            self.course.price = float(self.course.price)
+            self.course.notes = _notes(self.course.notes)
 
     def resume(self, training: GateTraining) -> int:
         """Bring weights, gates and optimizer to where they were; the epochs of this stage that are done already."""
@@ -43,16 +57,23 @@ class GateState:
             return 0
         set_weights(training.model, under("m.", self.tensors))
         with torch.no_grad():
-            training.gates.log_alpha.copy_(self.tensors["gates"])
+            training.gates.log_alpha.copy_(self._gates("gates", training))
         if self.course is not None:  # in the middle of a stage
             set_optimizer(training.optimizer, under("o.", self.tensors))
-            training.course = Course(**self.course)
+            training.course = self.course
             useful = under("s.", self.tensors)
             if self.useful is not None:
-                log_alpha = useful.pop("gates")
+                log_alpha = self._gates("s.gates", training)
+                useful.pop("gates")
                 training.snapshot = Snapshot(self.useful, useful or weights_of(training.model), log_alpha)
         done, self.tensors = self.epoch, {}
         return done
+
+    def _gates(self, name: str, training: GateTraining) -> torch.Tensor:
+        kept = self.tensors.get(name)
+        if kept is None or kept.shape != training.gates.log_alpha.shape:
+            raise RunConflict(f"{self.directory}: what was kept there does not fit the gates; begin a new run")
+        return kept
 
     def keep(self, training: GateTraining, epoch: int, finished: Stage | None = None) -> None:
         """After an epoch; `finished` when it was the last one of its stage."""
@@ -85,4 +106,21 @@ class GateState:
 
 
 def _stage(content: dict[str, Any]) -> Stage:
-    return Stage(**{**content, "removed": tuple(content["removed"]), "notes": tuple(content["notes"])})
+    """A finished stage as it was written; numbers that are none are refused here, not where they are printed."""
+    numbers = {name: float(content[name]) for name in ("price", "score", "change", "low", "high", "decided")}
+    removed, target = tuple(map(str, content["removed"])), content["target"] and int(content["target"])
+    back = content["went_back_to"] and int(content["went_back_to"])
+    kept = {"removed": removed, "target": target, "went_back_to": back, "notes": tuple(_notes(content["notes"]))}
+    counted = {name: {str(key): int(n) for key, n in content[name].items()} for name in ("left_by_site",)}
+    return Stage(**{**content, **numbers, **kept, **counted})  # type: ignore[arg-type]
+
+
+def _notes(notes: Any) -> list[dict[str, float]]:
+    return [{str(key): float(value) for key, value in note.items()} for note in notes]
+
+
+def _plain_name(name: Any) -> str:
+    """A file in the same directory and nowhere else."""
+    if not isinstance(name, str) or not name or Path(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r} is no file beside it")
+    return name

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headcount.anatomy import anatomy, device_of
 from headcount.engine import Arrays, RunDirectory, over_shards
+from headcount.engine.work import is_finite
 from headcount.errors import BadData, HeadcountError
 from headcount.evaluate.batches import TOKENS, batches_by_length
 from headcount.tasks import Batch, Task
@@ -54,6 +55,9 @@ class Rows:
 
     def summed(self, name: str) -> bool:
         return False
+
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        return set(arrays) == {"rows"} and arrays["rows"].shape[:1] == (count,) and is_finite(arrays["rows"])
 
     def __call__(self, model: Any, examples: Task, progress: Progress | None = None) -> Arrays:
         rows: list[np.ndarray | None] = [None] * len(examples)

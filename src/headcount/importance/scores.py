@@ -117,7 +117,7 @@ class Scores:
             values = flat.reshape(content["values"]["shape"])
             keys = tuple(content["keys"])
             return cls(heads, values, content["method"], content["normalize"], content["signature"], keys)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadData(f"these are no scores that headcount has written: {error!r}") from error
 
     def save(self, path: str | Path) -> Path:
@@ -130,7 +130,7 @@ class Scores:
         """Read scores from a JSON file."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadData(f"{path} cannot be read as scores: {error}") from error
         return cls.from_json(content)
 

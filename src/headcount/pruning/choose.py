@@ -83,7 +83,7 @@ class Job:
 
     def statistics(self, cut: Cut) -> np.ndarray:
         """(N, S) of a cut on the data that chooses."""
-        return self.journal.statistics(cut.removed, lambda: sweep(cut.model, self.select).of())
+        return self.journal.statistics(cut.removed, len(self.select), lambda: sweep(cut.model, self.select).of())
 
     def point(self, cut: Cut, base: np.ndarray) -> Point:
         return make_point(self.select.metric, base, self.statistics(cut), cut.removed, self.total)

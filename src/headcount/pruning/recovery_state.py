@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from headcount.engine.rundir import write_whole
+from headcount.engine.rundir import read_object, write_whole
 from headcount.errors import RunConflict
 from headcount.pruning.training import (
     optimizer_tensors,
+    read_tensors,
     set_optimizer,
     set_weights,
     under,
@@ -39,16 +39,18 @@ class RecoveryState:
 
     def resume(self) -> list[float]:
         """The scores so far; model and optimizer are brought to where they were."""
-        if self.directory is None or not (self.directory / "recovery.json").exists():
+        content = None if self.directory is None else read_object(self.directory / "recovery.json")
+        if self.directory is None or content is None:
             return []
-        content = json.loads((self.directory / "recovery.json").read_text(encoding="utf-8"))
         if content.get("signature") != self.signature:
             raise RunConflict(f"{self.directory} holds the recovery of something else; choose another directory")
-        scores = content["scores"]
-        state = load_file(self.directory / f"epoch-{len(scores) - 1}.safetensors")
+        scores = content.get("scores")
+        if not isinstance(scores, list) or not scores or not all(isinstance(score, float) for score in scores):
+            raise RunConflict(f"{self.directory / 'recovery.json'} holds no scores; begin a new run")
+        state = read_tensors(self.directory / f"epoch-{len(scores) - 1}.safetensors")
         set_weights(self.model, under("m.", state))
         set_optimizer(self.optimizer, under("o.", state))
-        self.best = load_file(self.directory / "best.safetensors")
+        self.best = read_tensors(self.directory / "best.safetensors")
         return scores
 
     def keep(self, scores: list[float], best: bool) -> None:

@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from headcount.anatomy import device_of
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, RunConflict, first_line
 from headcount.evaluate.batches import batches_by_length
 from headcount.tasks import Task
 
 Progress = Callable[[float], None]
+REMEMBERED = ("step", "exp_avg", "exp_avg_sq")  # by AdamW, of each parameter
 
 
 class Training:
@@ -86,6 +88,7 @@ def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Bring a model's weights to what they were."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
+            _refuse_misfit(name, weights.get(name), (tensor.shape,))
             tensor.copy_(weights[name])
 
 
@@ -101,10 +104,23 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def set_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Bring an optimizer to what it remembered."""
     content = optimizer.state_dict()
+    shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
     for key, value in tensors.items():
         number, _, name = key.partition(".")
+        known = name in REMEMBERED and number.isdecimal() and int(number) < len(shapes)
+        _refuse_misfit(key, value, (shapes[int(number)], torch.Size()) if known else ())
         content["state"].setdefault(int(number), {})[name] = value
+    for number, state in content["state"].items():
+        for name in REMEMBERED:
+            _refuse_misfit(f"{number}.{name}", state.get(name))
     optimizer.load_state_dict(content)
+
+
+def _refuse_misfit(name: str, tensor: Tensor | None, shapes: Sequence[torch.Size] | None = None) -> None:
+    """What was kept must fit what it is put into."""
+    if tensor is None or (shapes is not None and tensor.shape not in shapes):
+        found = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
+        raise RunConflict(f"what was kept of the training does not fit the model: {name} is {found}; begin a new run")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -113,6 +129,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     partial = path.with_suffix(".partial")
     save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, partial)
     partial.replace(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """What `write_tensors` has written."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError, OverflowError) as error:
+        raise RunConflict(f"{path} cannot be read: {first_line(error)}; begin a new run") from None
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headcount.errors import HeadcountError, RunConflict
+from headcount.errors import HeadcountError, RunConflict, first_line
 from headcount.report.runs import Run, mapping, rows
 
 RUN, SHARDS, GATES = "run.json", "outcomes", "gates/gates.json"
@@ -58,7 +58,7 @@ def _load(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise RunConflict(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+        raise RunConflict(f"{file} cannot be read: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise RunConflict(f"{file} holds no JSON object, so it is no run")
     return content

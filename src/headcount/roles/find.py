@@ -9,6 +9,7 @@ from typing import Any
 
 from headcount.anatomy import Anatomy, anatomy
 from headcount.engine import Arrays, RunDirectory, open_run, over_shards
+from headcount.engine.work import is_finite
 from headcount.errors import HeadcountError
 from headcount.heads import Head
 from headcount.roles.encoding import Encoded, encode
@@ -145,6 +146,9 @@ class Looking:
 
     def summed(self, name: str) -> bool:
         return False
+
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        return bool(arrays) and all(one.shape[:1] == (count,) and is_finite(one) for one in arrays.values())
 
     def tallies(self, reader: Reader, sentences: int) -> list[Tally]:
         """Empty ones."""

@@ -36,6 +36,8 @@ def read_treebank(path: Path) -> list[Sentence]:
         raise BadData(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadData(f"{path.name}: not UTF-8 text") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise BadData(f"{path.name}, sentence {len(sentences) + 1}: not CoNLL-U: {error}") from error
     except ParseException as error:
         raise BadData(f"{path.name}, sentence {len(sentences) + 1}: not CoNLL-U: {error}") from error
     if not sentences:
@@ -49,6 +51,9 @@ def _sentence(tokens: Any, place: str) -> Sentence:
     words = [token for token in tokens if isinstance(token["id"], int)]
     if [token["id"] for token in words] != list(range(1, len(words) + 1)):
         raise BadData(f"{place}: its words are not numbered 1, 2, 3, …")
+    for id in (token["id"] for token in tokens if isinstance(token["id"], tuple)):
+        if id[1] == "-" and not 1 <= id[0] <= id[2] <= len(words):
+            raise BadData(f"{place}: the form {id[0]}-{id[2]} stands for words that are not there")
     surface = list(_surface(tokens))  # (written form, the words in it)
     text = tokens.metadata.get("text") or _written(tokens)
     spans: dict[int, tuple[int, int]] = {}
@@ -57,10 +62,12 @@ def _sentence(tokens: Any, place: str) -> Sentence:
         start = _find(text, form, end, place)
         end = start + len(form)
         spans |= _inside(text, start, end, {id: words[id - 1]["form"] for id in inside})
+    if len(spans) < len(words):
+        raise BadData(f"{place}: a form that stands for several words is not in front of them")
     relations = []
     for token in words:
         head, relation = token.get("head"), token.get("deprel")
-        if isinstance(head, int) and head > len(words):
+        if isinstance(head, int) and not 0 <= head <= len(words):
             raise BadData(f"{place}: {token['form']!r} depends on word {head}, but there are {len(words)} words")
         if head and relation and relation != "_":
             relations.append((token["id"] - 1, head - 1, universal(relation)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from headcount.errors import BadCheckpoint
+from headcount.errors import BadCheckpoint, first_line
 
 WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 MAX_JSON = 256 * 2**20  # no honest configuration or index is larger
@@ -88,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BadCheckpoint(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{path} is not valid JSON: {str(error).splitlines()[0]}") from None
+        raise BadCheckpoint(f"{path} is not valid JSON: {first_line(error)}") from None
     except OSError as error:
         raise BadCheckpoint(f"{path} cannot be read: {error.strerror}") from None
     if not isinstance(content, dict):
@@ -98,12 +98,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_header(path: Path) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor in a safetensors file, after its header has been found to fit the file."""
-    if not path.is_file():
-        raise BadCheckpoint(f"{path} is missing")
     try:
+        if not path.is_file():
+            raise BadCheckpoint(f"{path} is missing")
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, OverflowError) as error:
         raise BadCheckpoint(
-            f"{path} is not a safetensors file, or it is cut short or damaged: {str(error).splitlines()[0]}"
+            f"{path} is not a safetensors file, or it is cut short or damaged: {first_line(error)}"
         ) from None

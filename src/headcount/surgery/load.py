@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from headcount.errors import BadCheckpoint
+from headcount.errors import BadCheckpoint, first_line
 from headcount.surgery.blueprint import build_empty, model_class, read_config
 from headcount.surgery.checkpoint import Checkpoint, read_checkpoint, read_json
 from headcount.surgery.record import apply_record
@@ -44,8 +44,8 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
         model, info = loader.from_pretrained(
             None, config=config, state_dict=_weights(checkpoint), output_loading_info=True, **options
         )
-    except (SafetensorError, OSError, RuntimeError, ValueError, ImportError) as error:
-        raise BadCheckpoint(f"{checkpoint.directory} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except (SafetensorError, OSError, RuntimeError, ValueError, ImportError, AttributeError, LookupError) as error:
+        raise BadCheckpoint(f"{checkpoint.directory} cannot be loaded: {first_line(error)}") from error
     model.__class__ = cls
     model.config._name_or_path = str(checkpoint.directory)
     if info["missing_keys"]:
@@ -67,7 +67,7 @@ def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensor
         return Path(snapshot_download(str(name), allow_patterns=list(patterns)))
     except Exception as error:  # the hub's client raises errors of many kinds, with or without a network
         raise BadCheckpoint(
-            f"{name} is not a directory here, and fetching it from the hub failed: {str(error).splitlines()[0]}"
+            f"{name} is not a directory here, and fetching it from the hub failed: {first_line(error)}"
         ) from error
 
 
@@ -88,7 +88,7 @@ def _generation_config(directory: Path) -> GenerationConfig:
     except BadCheckpoint:
         raise
     except Exception as error:  # transformers validates it with errors of many kinds
-        raise BadCheckpoint(f"{path} is no usable generation configuration: {str(error).splitlines()[0]}") from error
+        raise BadCheckpoint(f"{path} is no usable generation configuration: {first_line(error)}") from error
 
 
 def _carving_init(cls: type[PreTrainedModel]) -> Any:

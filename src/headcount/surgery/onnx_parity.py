@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headcount.anatomy import device_of
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, first_line
 from headcount.surgery.dummy import random_inputs
 from headcount.surgery.onnx_graphs import positions
 from headcount.surgery.onnx_run import OnnxModel
@@ -31,8 +31,7 @@ def check_parity(model: Any, file: Path, given: Iterable[Mapping[str, Tensor]] =
         except (HeadcountError, KeyboardInterrupt):
             raise
         except Exception as error:  # onnxruntime raises errors of its own kinds
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise HeadcountError(f"not exported: the export does not run on {what}: {reason}") from error
+            raise HeadcountError(f"not exported: the export does not run on {what}: {first_line(error)}") from error
         if not off <= TOLERANCE:
             raise HeadcountError(
                 f"not exported: the export and the model differ by {off:.2g} on {what}, and {TOLERANCE:g} is allowed"

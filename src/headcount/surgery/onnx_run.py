@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, first_line
 
 Arrays = dict[str, np.ndarray]
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -97,7 +97,7 @@ def _opened(file: Path, threads: int | None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises errors of its own kinds
-        raise HeadcountError(f"onnxruntime cannot open {file}: {str(error).splitlines()[0]}") from error
+        raise HeadcountError(f"onnxruntime cannot open {file}: {first_line(error)}") from error
 
 
 def _run(graph: Any, inputs: Mapping[str, np.ndarray]) -> Arrays:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from headcount.anatomy import Anatomy, AttentionSite
-from headcount.errors import UnsupportedModel
+from headcount.errors import UnsupportedModel, first_line
 from headcount.heads import Head
 from headcount.surgery.carve import carve
 
@@ -47,10 +47,9 @@ def _record_inputs(model: Any, sites: list[AttentionSite]) -> dict[str, tuple[An
         try:
             model(**_dummy_inputs(model))
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UnsupportedModel(
                 f"{_name(sites[0])} is not a declared family, and the model does not run on dummy inputs "
-                f"to try removal on: {reason}"
+                f"to try removal on: {first_line(error)}"
             ) from error
     return fed
 
@@ -82,8 +81,7 @@ def _compare(site: AttentionSite, kept: list[int], args: Any, kwargs: Any) -> No
             raise TypeError(f"without heads, it would return {_form(found)} instead of {_form(expected)}")
         difference = (_projected(site, zeroed, expected) - _projected(site, carved, found)).abs().max().item()
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UnsupportedModel(f"{_name(site)} cannot work with fewer heads: {reason}; {ADVICE}") from error
+        raise UnsupportedModel(f"{_name(site)} cannot work with fewer heads: {first_line(error)}; {ADVICE}") from error
     if not difference < TOLERANCE:
         raise UnsupportedModel(
             f"removing a head from {_name(site)} is not masking it: {site.name} off by {difference:.2g}; {ADVICE}"

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import BadData, unknown
+from headcount.errors import BadData, first_line, unknown
 from headcount.tasks.columns import Column
 from headcount.tasks.files import read_file
+from headcount.tasks.folders import refuse_elsewhere
 
 SPLITS = ("validation", "dev", "val", "test", "train")  # the one to evaluate on, if nothing is said
 
@@ -68,7 +69,7 @@ class Rows:
         """The column's name, given its name or its number (counted from 0)."""
         if str(column) in self.table:
             return str(column)
-        if str(column).isdigit():
+        if str(column).isdecimal():
             if int(column) < len(self.names):
                 return self.names[int(column)]
             raise BadData(f"{self.source} has no column {column}: its {len(self.names)} are counted from 0")
@@ -134,6 +135,7 @@ def _from_name(name: str, split: str | None) -> Rows:
         loose = sorted(file.name for file in path.iterdir() if file.suffix in (".tsv", ".csv", ".txt"))
         if loose:  # a data set loader would take the first row of a file without header for one
             raise BadData(f"{name} is a directory; name one file in it, such as {path / loose[0]}")
+        refuse_elsewhere(path)
         return _from_datasets(_load(str(path), split), path.name, split)
     if _looks_like_a_file(name):
         raise BadData(f"there is no file {name}")
@@ -181,7 +183,10 @@ def _from_datasets(data: Any, source: str, split: str | None) -> Rows:
     # Images and sound are left out: listing them would decode them.
     plain = (datasets.Value, datasets.ClassLabel, datasets.Translation, dict)
     names = [n for n, feature in data.features.items() if isinstance(feature, plain)]
-    table = _flat({name: list(data[name]) for name in names})
+    try:
+        table = _flat({name: list(data[name]) for name in names})
+    except (ValueError, OverflowError, OSError) as error:
+        raise BadData(f"{source}: its rows cannot be read: {first_line(error)}") from error
     return Rows(table, source, split or str(data.split or "") or None, classes=classes, remarks=remarks)
 
 

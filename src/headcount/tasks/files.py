@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headcount.errors import BadData
+from headcount.errors import BadData, first_line
 from headcount.tasks.columns import KNOWN
 
 
@@ -132,8 +132,12 @@ def _read_json(name: str, text: str) -> dict[str, Any]:
             continue
         try:
             row = json.loads(content)
+            if "\\u" in content:  # half of a character can be written so, and is no text
+                json.dumps(row, ensure_ascii=False).encode()
         except json.JSONDecodeError as error:
             raise BadData(f"{name}, line {line}: not JSON: {error.msg} at column {error.colno}") from error
+        except (ValueError, RecursionError) as error:
+            raise BadData(f"{name}, line {line}: not JSON that can be read: {error}") from error
         if not isinstance(row, dict):
             raise BadData(f"{name}, line {line}: a JSON object was expected, one a line")
         rows.append(row)
@@ -153,8 +157,11 @@ def _read_parquet(path: Path) -> dict[str, Any]:
 
     try:
         table = pyarrow.parquet.read_table(path)
-    except (ArrowException, OSError) as error:
-        raise BadData(f"{path.name} is not a parquet file: {str(error).splitlines()[0]}") from error
-    if not table.num_rows:
+        names, columns = table.column_names, [column.to_pylist() for column in table.columns]
+    except (ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
+        raise BadData(f"{path.name} is not a parquet file: {first_line(error)}") from error
+    if not table.num_rows or not names:
         raise BadData(f"{path.name} is empty")
-    return {"table": {name: table[name].to_pylist() for name in table.column_names}}
+    if len(set(names)) < len(names):
+        raise BadData(f"{path.name} has two columns of one name; name each of {', '.join(names)} differently")
+    return {"table": dict(zip(names, columns, strict=True))}

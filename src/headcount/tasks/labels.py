@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from headcount.errors import BadData
@@ -99,7 +100,7 @@ def _by_class_names(
 
 
 def _is_whole(value: str) -> bool:
-    return value.lstrip("-").isdigit()
+    return re.fullmatch(r"-?[0-9]{1,15}", value) is not None
 
 
 def _list(label2id: Mapping[str, int] | None, num_labels: int | None = None) -> str:

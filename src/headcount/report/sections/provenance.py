@@ -69,7 +69,7 @@ def _task(task: dict[str, Any]) -> str:
 
 def _missing(facts: Facts) -> Markup | None:
     """What was not measured, and how it would be."""
-    there = {run.command.split()[0] for run in facts.runs if run.finished}
+    there = {word for run in facts.runs if run.finished for word in run.command.split()[:1]}
     rows = [(name, tag("code", line)) for command, (name, line) in PARTS.items() if command not in there]
     columns: Columns = {"not measured": PAIRS[" "], "how:": PAIRS[":"]}
     return folded("What is not in this report", table(columns, rows)) if rows else None
