@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale                     # workers against threads, then the cost model against measured runs
     python -m benchmarks.scale --repeats 5 --examples 300
-    python -m benchmarks.scale --model-only        # the cost model alone, and what it says of a large model
+    python -m benchmarks.scale --part model        # the cost model alone, and what it says of a large model
 
 Local with n threads and Ray with n workers of one thread take turns on the same shards; ratios, not seconds, count. The
 classifier is MiniLM on SST-2, found by HEADCOUNT_SHARED (default ../shared).
@@ -21,10 +21,8 @@ import torch
 
 from benchmarks.sweep import classifier
 from headcount import anatomy
-from headcount.engine import Local, sweep, using
+from headcount.engine import Local, shards, sweep, using
 from headcount.engine.ray_engine import Ray
-from headcount.engine.shards import cut_shards
-from headcount.evaluate.batches import tokens_for
 
 
 @dataclass(frozen=True)
@@ -74,21 +72,25 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--model-only", action="store_true", help="no Ray: the cost model and the large model")
+    parser.add_argument("--tokens", type=int, default=340, help="in a batch, the least that a shard can be")
+    parser.add_argument("--part", choices=("workers", "model"), help="only one of the two")
     options = parser.parse_args()
+    shards.WORK = 1.0  # a batch is a shard
     model, task, _ = classifier(6)
     task = task.subset(range(options.examples))
-    if not options.model_only:
-        overhead(model, task, [int(count) for count in options.workers.split(",")], options.repeats)
+    if options.part != "model":
+        overhead(model, task, [int(count) for count in options.workers.split(",")], options.repeats, options.tokens)
+    if options.part == "workers":
+        return
     speed = check(model, task)
     forecast(speed)
 
 
-def overhead(model: Any, task: Any, counts: list[int], repeats: int) -> None:
+def overhead(model: Any, task: Any, counts: list[int], repeats: int, tokens: int) -> None:
     """Ray with n workers of one thread, beside this process with n threads; and n workers beside one."""
     masks = [(), *([head] for head in anatomy(model).heads)]
-    shards = cut_shards(task.lengths, len(masks), tokens_for(model), model)
-    print(f"{len(masks)} masks on {len(task)} examples, {len(shards)} shards")
+    number = len(shards.cut_shards(task.lengths, len(masks), tokens, model))
+    print(f"{len(masks)} masks on {len(task)} examples, {number} shards")
     taken: dict[int, list[float]] = {}
     for count in counts:
         torch.set_num_threads(count)
@@ -98,14 +100,15 @@ def overhead(model: Any, task: Any, counts: list[int], repeats: int) -> None:
                 sweep(model, task.subset(range(8)), masks[:2])  # workers load the model
             print(f"{count} worker(s) ready after {time.monotonic() - begun:.1f} s")
             pairs = [
-                (_seconds(Local(), model, task, masks), _seconds(engine, model, task, masks)) for _ in range(repeats)
+                (_seconds(Local(), model, task, masks, tokens), _seconds(engine, model, task, masks, tokens))
+                for _ in range(repeats)
             ]
         taken[count] = [there for _, there in pairs]
         ratios = [there / here for here, there in pairs]
         print(
             f"{count} worker(s) of one thread take {statistics.median(ratios):.3f} of the time of this process with "
             f"{count} thread(s) (each time: {', '.join(f'{ratio:.3f}' for ratio in ratios)}), "
-            f"{statistics.median(taken[count]) / len(shards):.1f} s a shard"
+            f"{count * statistics.median(taken[count]) / number:.1f} s a shard"
         )
     first = statistics.median(taken[counts[0]])
     for count in counts[1:]:
@@ -148,10 +151,10 @@ def _all_heads(model: Any, task: Any) -> None:
     sweep(model, task, [(), *([head] for head in anatomy(model).heads)])
 
 
-def _seconds(engine: Any, model: Any, task: Any, masks: list[Any]) -> float:
+def _seconds(engine: Any, model: Any, task: Any, masks: list[Any], tokens: int) -> float:
     begun = time.monotonic()
     with using(engine):
-        sweep(model, task, masks)
+        sweep(model, task, masks, tokens=tokens)
     return time.monotonic() - begun
 
 

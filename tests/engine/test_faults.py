@@ -22,44 +22,57 @@ from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert
 
 KILLS = 20
+SMALL = 3e6  # operations in a shard
 WORDS = "a fine dull film was seen by all of us"
+
+
+def texts():
+    rows = [{"text": " ".join(WORDS.split()[: 1 + place % 9]), "label": place % 2} for place in range(150)]
+    return Classification(rows, word_tokenizer(WORDS))
 
 
 @pytest.fixture
 def task(monkeypatch):
-    monkeypatch.setattr(shards, "WORK", 3e6)
-    rows = [{"text": " ".join(WORDS.split()[: 1 + place % 9]), "label": place % 2} for place in range(300)]
-    return Classification(rows, word_tokenizer(WORDS))
+    monkeypatch.setattr(shards, "WORK", SMALL)
+    return texts()
 
 
 def masks(model):
     return [(), *([head] for head in anatomy(model).heads)]
 
 
-def child(do):
-    """Run something in a process of its own, which can be killed."""
-    process = multiprocessing.get_context("fork").Process(target=do)
-    process.start()
-    return process
+def sweep_and_score(directory, slow=0.0):
+    """What is killed, in a process of its own."""
+    shards.WORK = SMALL
+    model, task = bert(), texts()
+    sweep(model, task, masks(model), run=directory, tokens=32, progress=lambda share: time.sleep(slow))
+    importance(model, task, run=directory / "scores")
 
 
 def contents(directory):
     return {file.name: file.read_bytes() for file in sorted((directory / "outcomes").iterdir())}
 
 
-def test_killed_twenty_times_at_random_moments(task, tmp_path):
-    model = bert()
+def test_killed_twenty_times_at_random_moments(tmp_path):
+    processes = multiprocessing.get_context("forkserver")  # autograd's threads do not survive a plain fork
+    processes.set_forkserver_preload(["headcount.engine", "headcount.importance", "headcount.tasks", "tiny_models"])
 
-    def do(directory, slow=0.0):
-        sweep(model, task, masks(model), run=directory, tokens=32, progress=lambda share: time.sleep(slow))
-        importance(model, task, run=directory / "scores")
+    def begin(*arguments):
+        process = processes.Process(target=sweep_and_score, args=arguments)
+        process.start()
+        return process
 
-    do(tmp_path / "whole")
-    rng = random.Random(0)
+    begun = time.monotonic()
+    for place in ("warm-up", "whole"):
+        begun = time.monotonic()
+        whole = begin(tmp_path / place)
+        whole.join()
+        assert whole.exitcode == 0
+    takes, rng = time.monotonic() - begun, random.Random(0)
     killed, unfinished = 0, set()
     while killed < KILLS:
-        process = child(lambda: do(tmp_path / "killed", slow=0.002))
-        process.join(rng.uniform(0.0, 0.3))
+        process = begin(tmp_path / "killed", 0.002)
+        process.join(rng.uniform(0.2, 1.0) * takes)
         if process.exitcode is None:
             os.kill(process.pid, signal.SIGKILL)
             process.join()
@@ -70,7 +83,9 @@ def test_killed_twenty_times_at_random_moments(task, tmp_path):
         killed += 1
         outcomes = tmp_path / "killed" / "outcomes"
         unfinished.add(len(list(outcomes.iterdir())) if outcomes.is_dir() else 0)
-    do(tmp_path / "killed")
+    last = begin(tmp_path / "killed")
+    last.join()
+    assert last.exitcode == 0
     assert len(unfinished) > 3  # they died at different moments
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")  # and nothing half-written beside it
     assert contents(tmp_path / "killed" / "scores") == contents(tmp_path / "whole" / "scores")

@@ -146,7 +146,9 @@ class _Dispatch:
         for worker in self.engine.workers:
             self._start(worker)
         while self.under_way:
-            (ready,), _ = ray.wait(list(self.under_way))
+            ray.wait(list(self.under_way))
+            kept, _ = ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=0)
+            ready = next(promise for promise in self.under_way if promise in set(kept))  # the oldest of a worker first
             part, worker = self.under_way[ready]
             try:
                 answer = ray.get(ready)
