@@ -68,8 +68,13 @@ class Guard:
 
 
 def _place(arguments: tuple[Any, ...]) -> Any:
-    """The path that is changed; a relative one may start at an open directory, whose descriptor comes last."""
+    """The path that is changed; a relative one may start at an open directory, whose descriptor comes last.
+
+    A file may be named by its descriptor too.
+    """
     path, start = arguments[0], arguments[-1]
+    if isinstance(path, int):
+        return os.readlink(f"/proc/self/fd/{path}")
     if isinstance(start, int) and start > 2 and os.path.islink(f"/proc/self/fd/{start}"):
         return os.path.join(os.readlink(f"/proc/self/fd/{start}"), os.fsdecode(path))
     return path
