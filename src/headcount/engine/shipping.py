@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-ALIGNMENT = 64  # bytes: kernels differ in the last bit for weights that lie across
+from headcount.surgery.load import ALIGNMENT
 
 
 @dataclass(frozen=True)

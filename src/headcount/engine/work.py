@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, first_line
 from headcount.evaluate.batches import batches_by_length
 
 Arrays = dict[str, np.ndarray]
@@ -75,7 +75,7 @@ def attempt(work: Work, model: Any, data: Examples, indices: Sequence[int], prog
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        reason = first_line(error)
     halves = split(work, data, indices, reason)  # outside of `except`: an error keeps its frames' tensors alive
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
