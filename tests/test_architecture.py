@@ -126,6 +126,18 @@ def asking_complaints(source: str, module: str) -> list[str]:
     ]
 
 
+def ray_complaints(source: str, module: str) -> list[str]:
+    """Imports of ray anywhere but in its engine: everyone else knows the engine's interface only."""
+    if module == "headcount.engine.ray_engine":
+        return []
+    complaints = []
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        complaints += [f"{module}:{node.lineno} imports {name}" for name in names if name.split(".")[0] == "ray"]
+    return complaints
+
+
 def place_complaints(text: str, file: str) -> list[str]:
     """Paths of somebody's machine and addresses of somebody's registry."""
     machine = r"(?<![\w.~$})*-])(?:/(?:home|root|Users|work|tmp|opt|mnt|srv)/[\w.]|[A-Z]:\\Users\\)"
@@ -150,7 +162,7 @@ def tracked(repository: Path) -> list[Path]:
 def test_every_module_keeps_the_rules(file):
     source, module = file.read_text(encoding="utf-8"), name_of(file)
     complaints = print_complaints(source, module) + trust_complaints(source, module)
-    complaints += asking_complaints(source, module)
+    complaints += asking_complaints(source, module) + ray_complaints(source, module)
     if module not in ("headcount", "headcount.__main__"):  # the package itself is lazy: see below
         complaints += order_complaints(source, module, file.name == "__init__.py")
     assert not complaints, "\n".join(complaints)
@@ -251,6 +263,15 @@ def test_the_printing_rule_complains_when_it_should():
 def test_the_trust_rule_complains_when_it_should(source):
     assert trust_complaints(source, "headcount.surgery.storage")
     assert not trust_complaints("load(name, trust_remote_code=False)", "headcount.surgery.storage")
+
+
+@pytest.mark.parametrize(
+    "source", ["import ray", "import ray.util as u", "def f():\n    from ray.exceptions import RayError"]
+)
+def test_the_ray_rule_complains_when_it_should(source):
+    assert ray_complaints(source, "headcount.engine.sweeping")
+    assert not ray_complaints(source, "headcount.engine.ray_engine")
+    assert not ray_complaints("import rayon\nfrom .ray import x", "headcount.engine.sweeping")
 
 
 def test_the_asking_rule_complains_when_it_should():

@@ -112,7 +112,7 @@ def test_a_finished_checkpoint_is_not_computed_again(epochs, tasks, tmp_path, mo
             raise KeyboardInterrupt
         return pruning_curve(model, task, *rest, **more)
 
-    monkeypatch.setattr("headcount.dynamics.pruning_curve", stopping)
+    monkeypatch.setattr("headcount.dynamics.snapshot.pruning_curve", stopping)
     with pytest.raises(KeyboardInterrupt):
         ask()
     assert ask().to_json() == tracked.to_json()

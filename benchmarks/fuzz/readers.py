@@ -23,7 +23,8 @@ from headcount.cli.loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
 from headcount.demo.learning import Learning, _resume
 from headcount.demo.place import claim
-from headcount.dynamics import Dynamics, _told
+from headcount.dynamics import Dynamics
+from headcount.dynamics.snapshot import read_snapshot
 from headcount.engine import RunDirectory, read_run, sweep
 from headcount.gates.gating import GateTraining
 from headcount.gates.hard_concrete import HardConcrete
@@ -156,7 +157,7 @@ def training_readers() -> list[Reader]:
 
     def tracked(given: Path) -> None:
         shard = RunDirectory(given, SIGNATURE).load_shard("checkpoint")
-        told = _told("one", shard, {str(head) for head in heads})
+        told = read_snapshot("one", shard, {str(head) for head in heads})
         Dynamics((told, told), task.metric).to_json() if told is not None else None
 
     learned = {f"m.{name}": tensor for name, tensor in weights_of(model).items()}
