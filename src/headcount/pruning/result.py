@@ -105,7 +105,8 @@ class Pruned:
         return "\n".join(lines)
 
     def _verdict(self) -> str:
-        budget = f"{self.max_drop:g} {'percent' if self.metric.relative else 'points'}"
+        unit = "percent" if self.metric.relative else "point" if self.max_drop == 1 else "points"
+        budget = f"{self.max_drop:g} {unit}"
         if self.verdict.shown:
             return f"Shown with this data: the drop is at most {budget} (95% confidence)."
         needed = self.verdict.examples_needed
