@@ -75,6 +75,13 @@ def test_the_headline_claims_what_was_shown_and_no_more():
     assert headline(made_up.run_json("ablate")) == "2 of 24 heads matter on their own"
 
 
+def test_the_page_has_the_line_that_loads_what_is_left():
+    prune = made_up.run_json("prune")
+    lines = [reading.said(one) for one in reading.tree(page_of(prune)).iter("pre")]
+    assert lines[0] == "import headcount; model = headcount.load('small/model')"
+    assert "headcount.load" not in page_of({**prune, "path": None})
+
+
 def test_runs_of_one_model_go_together_and_others_apart():
     other = made_up.run_json("ablate", model="other")
     other["signature"] = {**other["signature"], "model": {"fingerprint": "ffff"}}

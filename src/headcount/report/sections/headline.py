@@ -21,6 +21,7 @@ def headline(facts: Facts) -> Markup:
         tag("p", model_name(facts.runs), class_="of"),
         tag("p", _sentence(facts, cuts[0]), class_="lead") if cuts else None,
         _tiles(facts, cuts[0]) if cuts else None,
+        _line_that_loads(cuts[0]) if cuts else None,
         *(tag("p", remark, class_="note") for remark in _remarks(cuts[:1])),
     )
 
@@ -155,6 +156,11 @@ def _speed_tile(facts: Facts, cut: Run) -> Markup | None:
     else:
         where = f"as fast here: {words.count(sure.get('before'))} → {words.count(sure.get('after'))} examples a second"
     return _tile(f"{sure['speedup']:.2f}×", where)
+
+
+def _line_that_loads(cut: Run) -> Markup | None:
+    path = cut.word("path")
+    return tag("pre", f"import headcount; model = headcount.load({path!r})") if path else None
 
 
 def _tile(value: str, meaning: str, class_: str | None = None) -> Markup:
