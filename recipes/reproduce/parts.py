@@ -14,13 +14,15 @@ ORDERS = "gradient,oracle,random"
 class Part:
     """A kind of result: `command` gives the words after `headcount`, without `--limit` and `--out`.
 
-    wanted: whether the experiment has what it takes.
+    wanted: whether the experiment has what it takes. times: so many times as many sentences are translated, where that
+    is cheap and the effects are small.
     """
 
     name: str
     title: str
     command: Callable[[Experiment], list[str]]
     wanted: Callable[[Experiment], bool] = lambda one: True
+    times: int = 1
 
 
 def _each(one: Experiment, role: str = "data") -> list[str]:
@@ -49,8 +51,8 @@ def _is_pair(one: Experiment) -> bool:
 
 
 PARTS = (
-    Part("ablate", "one head off", _each, lambda one: not _is_pair(one)),
-    Part("other", "one head off, out of domain", lambda one: _each(one, "other"), lambda one: one.other is not None),
+    Part("ablate", "one head off", _each, lambda one: not _is_pair(one), times=5),
+    Part("other", "one head off, out of domain", lambda one: _each(one, "other"), lambda one: one.other is not None, 5),
     Part("curve", "pruning curves", lambda one: _curve(one, "--methods", ORDERS)),
     Part("alone", "all but one", _alone, lambda one: not _is_pair(one)),
     Part("kinds", "curves by kind", lambda one: _curve(one, "--kinds", "each"), lambda one: one.translates),
