@@ -267,6 +267,15 @@ def test_perplexity_is_worse_when_it_grows_and_may_explode():
     assert np.diff(heights) == pytest.approx([np.diff(heights)[0]] * 4, abs=0.2)  # powers of ten are equal steps
 
 
+def test_a_score_that_falls_to_nothing_is_drawn_in_equal_steps():
+    scores = [40.4, 30.4, 20.4, 10.4, 0.4]
+    points = [{"pruned": k / 4, "score": y, "low": 0.9 * y, "high": 1.1 * y} for k, y in enumerate(scores)]
+    curves = [{"method": "gradient", "kind": None, "points": points}]
+    (chart,) = reading.charts(page_of(made_up.run_json("curve", metric="bleu", curves=curves)), "heads are removed")
+    heights = [float(mark.attributes["cy"]) for mark in reading.marks(chart)]
+    assert np.diff(heights) == pytest.approx([np.diff(heights)[0]] * 4, abs=0.2)
+
+
 def test_a_report_needs_no_torch():
     code = "import sys; from headcount.report import report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -42,15 +42,17 @@ def line_chart(
     level: tuple[float, str] | None = None,
     at: tuple[float, str] | None = None,
     whole: bool = False,
+    powers: bool = False,
 ) -> Markup:
     """Lines with their bands; `level` and `at` are a horizontal and a vertical line with a name.
 
-    whole: the x axis goes from 0 to 1 whatever the points are.
+    whole: the x axis goes from 0 to 1 whatever the points are. powers: where values grow without limit, as perplexities
+    do, the y axis goes by powers of ten once the largest is more than 50 times the smallest.
     """
     dots = [dot for one in series for dot in one.dots]
     ends = [value for dot in dots for value in (dot.y, dot.low, dot.high) if value is not None]
     ends += [level[0]] if level else []
-    log = bool(ends) and 0 < 50 * min(ends) < max(ends)
+    log = powers and bool(ends) and 0 < 50 * min(ends) < max(ends)
     ys = (0.9 * min(ends), 1.1 * max(ends)) if log else spread(ends)
     xs = (0.0, 1.0) if whole else spread([dot.x for dot in dots] + ([at[0]] if at else []), room=0.03)
     axes = Axes(xs, ys, log=log)

@@ -43,9 +43,12 @@ def _curve(run: Run, cut: Run | None) -> Markup:
     label = f"{name} as heads are removed"
     return figure(
         f"{label[:1].upper()}{label[1:]}",
-        line_chart(series, "heads removed", name, label, x_percent=True, at=at, whole=True),
+        line_chart(
+            series, "heads removed", name, label,
+            x_percent=True, at=at, whole=True, powers=metric in words.LOWER_IS_BETTER,
+        ),
         note=f"{data_of(run)}; bands are 95% intervals",
-    )
+    )  # fmt: skip
 
 
 def curve_name(one: dict[str, Any]) -> str:

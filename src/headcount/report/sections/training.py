@@ -41,7 +41,7 @@ def _tracked(run: Run) -> list[Markup]:
         name = words.metric_name(run.word("metric"))
         chart = line_chart(
             series, "heads removed", f"{name}, share of its own", f"checkpoints pruned, {by or method}",
-            x_percent=True, y_percent=True, bands=False, whole=True,
+            x_percent=True, y_percent=True, bands=False, whole=True, powers=run.word("metric") in words.LOWER_IS_BETTER,
         )  # fmt: skip
         title = f"Pruned, {by}" if by else f"Pruned by {method}" if method else "Pruned"
         pictures.append(figure(title, chart, note=f"{data_of(run)}; each checkpoint against itself unpruned"))
