@@ -38,6 +38,14 @@ def files(tmp_path):
     return tmp_path
 
 
+def test_a_data_set_that_shows_only_some_columns_has_them_all(tmp_path):
+    shown = datasets.Dataset.from_list([{"text": "a fine film", "label": 1}]).with_format("torch", columns=["label"])
+    shown.save_to_disk(tmp_path / "saved")
+    for rows in (Rows.of(shown), Rows.of(tmp_path / "saved")):
+        assert rows.column("text") == ["a fine film"]
+        assert rows.column("label") == [1]
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.txt", "a.jsonl", "a.parquet", "saved", "folder"])
 def test_every_format_gives_the_same_rows(files, name):
     rows = Rows.of(files / name)

@@ -184,10 +184,11 @@ def _from_datasets(data: Any, source: str, split: str | None) -> Rows:
     plain = (datasets.Value, datasets.ClassLabel, datasets.Translation, dict)
     names = [n for n, feature in data.features.items() if isinstance(feature, plain)]
     try:
-        table = _flat({name: list(data[name]) for name in names})
-    except (ValueError, OverflowError, OSError) as error:
+        data = data.with_format(None)  # all columns, as plain values
+        table = {name: list(data[name]) for name in names}
+    except Exception as error:  # damaged files make the library raise many kinds
         raise BadData(f"{source}: its rows cannot be read: {first_line(error)}") from error
-    return Rows(table, source, split or str(data.split or "") or None, classes=classes, remarks=remarks)
+    return Rows(_flat(table), source, split or str(data.split or "") or None, classes=classes, remarks=remarks)
 
 
 def _from_dicts(data: Sequence[Mapping[str, Any]]) -> Rows:
