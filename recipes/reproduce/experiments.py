@@ -13,7 +13,8 @@ class Experiment:
 
     data: tested on. score: other data, that heads are scored or chosen on. other: out of domain.
     targets: the target files of data, score and other, in this order. options: columns and metric for the command line.
-    checkpoints: a pattern, relative to the model's directory.
+    checkpoints: a pattern, relative to the model's directory. overlaps: some texts are in data and in score, as
+    published, and that is allowed.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Experiment:
     options: tuple[str, ...] = ()
     checkpoints: str | None = None
     recipe: str = ""
+    overlaps: bool = False
 
     @property
     def translates(self) -> bool:
@@ -50,6 +52,7 @@ EXPERIMENTS = (
     Experiment(
         "CoLA", "cola", "cola/in_domain_dev.tsv", "cola/in_domain_train.tsv", "cola/out_of_domain_dev.tsv",
         options=COLA, recipe=f"{CLASSIFY} --train cola/in_domain_train.tsv --text 3 --label 1 --metric matthews …",
+        overlaps=True,
     ),
     Experiment("MRPC", "mrpc", "mrpc/test.txt", "mrpc/train.txt", recipe=f"{CLASSIFY} --train mrpc/train.txt …"),
     _multi30k(

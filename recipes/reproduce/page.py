@@ -78,7 +78,8 @@ DIFFERENCES = """## Where ours is not the paper's experiment
   6 + 6 layers of 8 heads of 16 dimensions, trained on 29,000 captions, and a 6-layer MiniLM with 12 heads of 32
   dimensions, fine-tuned. A head is a larger part of a smaller model.
 - **Data.** Multi30k instead of WMT14 and IWSLT14, its MSCOCO test set instead of MTNT; CoLA's two dev sets instead of
-  MNLI's. As many examples as the table above says, chosen at random: intervals are wider than in the paper.
+  MNLI's. As many examples as the table above says, chosen at random: intervals are wider than in the paper. CoLA
+  itself has sentences of its dev set in its training set as well; they were left there.
 - **Importance** is M19's equation 2 as written, the absolute value per example; the authors' code takes it per token.
 - **Decoding** is greedy; M19 uses beam search.
 - **Pruned models** are really smaller: heads are removed, not masked, at every point of every curve."""

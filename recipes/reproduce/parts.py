@@ -38,7 +38,7 @@ def _alone(one: Experiment) -> list[str]:
 def _curve(one: Experiment, *more: str) -> list[str]:
     score = ["--score-data", one.score, *one.aligned("--score-target-data", "score")]
     data = ["--data", one.data, *one.aligned("--target-data", "data")]
-    return ["curve", one.model, *score, *data, *more, *one.options]
+    return ["curve", one.model, *score, *data, *more, *one.options, *["--allow-overlap"] * one.overlaps]
 
 
 def _track(one: Experiment) -> list[str]:
