@@ -17,6 +17,17 @@ def at(checkpoint: dict[str, Any], share: float, method: str) -> float:
     return min(points, key=lambda point: abs(point["pruned"] - share))["relative"]
 
 
+def some(shots: list[Any], most: int = 6) -> list[Any]:
+    """At most so many of them, from the first to the last: as many colours can be told apart.
+
+    >>> some(list(range(11))), some([1, 2])
+    ([0, 2, 4, 6, 8, 10], [1, 2])
+    """
+    if len(shots) <= most:
+        return shots
+    return [shots[round(place * (len(shots) - 1) / (most - 1))] for place in range(most)]
+
+
 def dynamics(results: Results, figures: dict[str, str]) -> str:
     """Curves of every checkpoint relative to its own score, by importance and in random order."""
     said: list[str] = []
@@ -35,10 +46,10 @@ def dynamics(results: Results, figures: dict[str, str]) -> str:
             Line(
                 f"{shot['name']}{', random' if method == 'random' else ''}",
                 [(point["pruned"], point["relative"]) for point in shot["points"] if point["method"] == method],
-                place % 6,
+                place,
                 method == "random",
             )
-            for place, shot in enumerate(shots)
+            for place, shot in enumerate(some(shots))
             for method in ("gradient", "random")
         ]
         file = f"{_file(name)}-track.svg"
