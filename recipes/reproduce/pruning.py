@@ -48,9 +48,9 @@ def orders(results: Results, figures: dict[str, str]) -> str:
         "of the score that is left over the whole curve."
     )
     why = (
-        "Oracle: the order of the score's change with each head off, measured on as many other examples. That is mostly "
-        "chance where heads change little one by one, and says nothing of heads that stand in for each other. M19 found "
-        "the gradient's order the better one, too."
+        "Oracle: the order of the score's change with each head off, measured on as many other examples. That is "
+        "mostly chance where heads change little one by one, and says nothing of heads that stand in for each other. "
+        "M19 found the gradient's order the better one."
     )
     return f"{said}\n\n{table(columns, rows)}\n\n{why}\n\n" + "\n".join(pictures)
 
