@@ -1,5 +1,6 @@
 """`track`: curves and orders of several checkpoints, against the pieces it is made of; refusals by name."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.stats import spearmanr
 import tiny_models
 from headcount import evaluate, importance, load, pruning_curve, remove, save, track
 from headcount.dynamics import Dynamics, Snapshot, in_order
+from headcount.dynamics.snapshot import read_snapshot
 from headcount.errors import BadCheckpoint, BadData, HeadcountError, RunConflict
 from headcount.tasks.metrics import CLASSIFICATION
 from toy_jobs import classification
@@ -119,6 +121,18 @@ def test_a_finished_checkpoint_is_not_computed_again(epochs, tasks, tmp_path, mo
     assert seen == ["epoch-1", "epoch-2", "epoch-2", "epoch-10"]
     with pytest.raises(RunConflict, match="something else"):
         track([epochs / "epoch-1"], *tasks, run=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_kept"),
+    [({}, True), ({"removed": None}, True), ({"removed": [[["encoder.0.0"]]]}, False), ({"method": []}, False)],
+)
+def test_a_checkpoint_that_makes_no_sense_is_computed_again(wrong, is_kept):
+    numbers = {"pruned": 0.5, "score": 0.5, "low": 0.4, "high": 0.6, "relative": 0.9}
+    point = {"method": "gradient", "removed": ["encoder.0.0"], **numbers, **wrong}
+    content = {"points": [point], "importance": {"encoder.0.0": 0.5}, "base": 0.6, "advantage": 0.1}
+    kept = {"json": np.frombuffer(json.dumps(content).encode(), np.uint8)}
+    assert (read_snapshot("one", kept, {"encoder.0.0"}) is not None) == is_kept
 
 
 def test_numbers_decide_the_order_of_neighbours(tmp_path):

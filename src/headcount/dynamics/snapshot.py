@@ -77,16 +77,21 @@ def read_snapshot(name: str, kept: dict[str, np.ndarray] | None, heads: set[str]
     """A checkpoint as its shard tells it; None if there is no shard, or one that makes no sense."""
     try:
         content = json.loads(kept["json"].tobytes()) if kept is not None else {}
-        points = tuple(
-            Step(**{**point, **{key: float(point[key]) for key in ("pruned", "score", "low", "high", "relative")}})
-            for point in content["points"]
-        )
+        points = tuple(map(_step, content["points"]))
         importance = {str(head): float(value) for head, value in content["importance"].items()}
         if set(importance) != heads:
             return None
         return Snapshot(name, float(content["base"]), importance, points, float(content["advantage"]))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _step(point: dict[str, Any]) -> Step:
+    numbers = {key: float(point[key]) for key in ("pruned", "score", "low", "high", "relative")}
+    method, removed = point["method"], point["removed"]
+    if not all(isinstance(word, str) for word in (method, *(removed or ()))):
+        raise ValueError("a method or a head is no text")
+    return Step(method, removed=removed, **numbers)
 
 
 def _beside(curve: Curve, others: Sequence[Curve]) -> list[tuple[Step, Step]]:
