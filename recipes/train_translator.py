@@ -3,8 +3,8 @@
     python recipes/train_translator.py --train train.en train.de --val val.en val.de --out en-de
 
 6 + 6 layers of 8 heads, one BPE vocabulary for both languages, trained on the data itself. On Multi30k, English to
-German, ten epochs of three to eight minutes on two cores (depending on who else used them) gave BLEU 34.3 on
-test_2016_flickr (greedy, `headcount evaluate en-de/model …`).
+German, ten epochs of three to eight minutes (on one or two cores, depending on who else used them) gave BLEU 34.1 and
+34.3 on test_2016_flickr in two runs (greedy, `headcount evaluate en-de/model …`).
 
 `OUT/checkpoints/epoch-N` keeps every epoch, `OUT/model` the last one, `OUT/scores.json` the validation BLEU of each.
 The same command goes on after the last finished epoch, and ends in the same weights, bit for bit, as a run that was
