@@ -1,7 +1,7 @@
 """Compute M19's tables and figures for the models at hand, and write docs/results.md and its figures.
 
-    python -m recipes.reproduce --models models             # everything
-    python -m recipes.reproduce --only curve,speed --limit 500 --sentences 200
+    python -m recipes.reproduce --models models             # everything: two hours or so of one core
+    python -m recipes.reproduce --only curve,speed --limit 200 --sentences 64
 
 Each part is a run directory under `--out`; calling it again goes on where it was stopped. What is missing, a model or
 a part, is said by name in the results.
@@ -70,11 +70,11 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--docs", default=str(ROOT / "docs"), help="where results.md and figures/ are written")
     parser.add_argument("--only", help="some parts: " + ",".join([*(part.name for part in PARTS), "speed"]))
     parser.add_argument("--experiment", help="some experiments: SST-2,CoLA…")
-    parser.add_argument("--limit", type=int, default=200, help="texts that are classified")
+    parser.add_argument("--limit", type=int, default=872, help="texts that are classified")
     parser.add_argument(
-        "--sentences", type=int, default=64, help="sentences that are translated; five times as many with one head off"
+        "--sentences", type=int, default=200, help="sentences that are translated; five times as many with one head off"
     )
-    parser.add_argument("--batch", default="1,4", help="batch sizes of the speed test")
+    parser.add_argument("--batch", default="1,4,16", help="batch sizes of the speed test")
     parser.add_argument("--rounds", type=int, default=7, help="of the speed test")
     parser.add_argument("--bench-layers", type=int, help="a smaller model in the speed test")
     parser.add_argument("--write", action="store_true", help="compute nothing, write what is there")

@@ -32,7 +32,8 @@ NOTES = {
     "correct for testing many heads, so both counts are given.",
     "alone": "Changes in points by layer, first to last; * p < 0.01. A head that is the best of many on the data it is "
     "tested on looks better than it is; the second column is the honest one.",
-    "other": "Effects of every head off, correlated over heads.",
+    "other": "Effects of every head off, correlated over heads. Pearson's r follows the few heads with large effects, "
+    "Spearman's all heads alike.",
 }
 
 
