@@ -28,7 +28,9 @@ def curves(lines: Sequence[Line], up: str, across: str = "heads pruned", y_perce
     """Curves over the share of heads that went."""
     shown = [[(x, y) for x, y in line.points if np.isfinite(y)] for line in lines]
     top = 8.0 + ROW * -(-len(lines) // 2)
-    axes = Axes((0.0, 1.0), spread([0.0, *(y for some in shown for _, y in some)], 0.04), 222.0 + top, top=top)
+    axes = Axes(
+        (0.0, 1.0), spread([0.0, *(y for some in shown for _, y in some)], 0.04), 222.0 + top, top=top, right=18
+    )
     drawn = [axes.frame(across, up, x_percent=True, y_percent=y_percent)]
     for place, (line, some) in enumerate(zip(lines, shown, strict=True)):
         style = {"class_": f"line c{line.colour}", "stroke_dasharray": "5 4" if line.dashed else None}
