@@ -46,11 +46,11 @@ def reviews(stage: Stage, quick: bool) -> None:
 
     stage.title(f"The largest cut within {sizes.max_drop} points of accuracy, proved on reviews not yet looked at")
     data = ("--score-data", score, "--data", select, "--test", test)
-    pruned = stage.command("prune", "prune", model, *data, "--max-drop", sizes.max_drop, "--caution", 1)
+    pruned = stage.command("prune", "prune", model, *data, "--max-drop", sizes.max_drop, "--caution", sizes.caution)
     stage.title("Is it faster? Original and pruned in turns, by the time that one thread of the CPU works on them")
     speed = stage.command(
-        "bench", "bench", model, small, "--data", test, "--batch", "16" if quick else "1,16", "--rounds", 15,
-        "--device", "cpu", "--threads", 1, "--clock", "cpu",
+        "bench", "bench", model, small, "--data", test, "--batch", "16" if quick else "1,16",
+        "--rounds", 7 if quick else 15, "--device", "cpu", "--threads", 1, "--clock", "cpu",
     )  # fmt: skip
     stage.say(f"The pruned model is {speed['verdict']}")
 

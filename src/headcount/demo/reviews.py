@@ -27,7 +27,7 @@ class Sizes:
 
     train: fine-tunes. score: a part of these, scores and compensates. select: chooses the cut. test: proves it.
     lr, tokens: learning rate and batch; few sentences take larger and more steps. max_drop: points of accuracy, more
-    than chance alone moves so many test sentences.
+    than chance alone moves so many test sentences. caution: standard errors to stay away from it.
     """
 
     train: int
@@ -38,10 +38,11 @@ class Sizes:
     lr: float
     tokens: int
     max_drop: float
+    caution: int
 
 
-FULL = Sizes(train=4000, score=256, select=600, test=2500, ablate=200, lr=1e-4, tokens=1024, max_drop=2)
-QUICK = Sizes(train=1000, score=64, select=240, test=800, ablate=48, lr=3e-4, tokens=512, max_drop=3)
+FULL = Sizes(train=4000, score=256, select=600, test=2500, ablate=200, lr=1e-4, tokens=1024, max_drop=2, caution=1)
+QUICK = Sizes(train=1000, score=64, select=240, test=800, ablate=32, lr=3e-4, tokens=512, max_drop=3, caution=2)
 
 
 def read_reviews() -> list[tuple[str, int]]:
