@@ -132,7 +132,8 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
     out = tmp_path / "small"
     result = headcount(*prune_command(place, "--max-drop", "0.5", "--dry-run", "--out", out))
     assert result.code == 0, result.err
-    assert "try up to" in result.out
+    assert "try up to 8 cuts" in result.out
+    assert "try up to 2 cuts" in headcount(*prune_command(place, "--max-drop", "0.5", "--dry-run", "--step", "0.5")).out
     assert "In all about" in result.out
     assert not out.exists()
 
@@ -150,6 +151,7 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
         (("--heads", "2", "--compensate", "magic", "--out", "small"), "unknown compensation"),
         (("--heads", "2", "--distill", "0.5", "--out", "small"), "--recover-epochs"),
         (("--heads", "half", "--out", "small"), "write a share such as 50%"),
+        (("--max-drop", "1", "--step", "0", "--out", "small"), "a step is a share"),
     ],
 )
 def test_prune_refusals(headcount, place, tmp_path, monkeypatch, more, words):

@@ -46,7 +46,10 @@ def reviews(stage: Stage, quick: bool) -> None:
 
     stage.title(f"The largest cut within {sizes.max_drop} points of accuracy, proved on reviews not yet looked at")
     data = ("--score-data", score, "--data", select, "--test", test)
-    pruned = stage.command("prune", "prune", model, *data, "--max-drop", sizes.max_drop, "--caution", sizes.caution)
+    pruned = stage.command(
+        "prune", "prune", model, *data, "--max-drop", sizes.max_drop, "--caution", sizes.caution,
+        *(("--step", "0.1") if quick else ()),
+    )  # fmt: skip
     stage.title("Is it faster? Original and pruned in turns, by the time that one thread of the CPU works on them")
     speed = stage.command(
         "bench", "bench", model, small, "--data", test, "--batch", "16" if quick else "1,16",

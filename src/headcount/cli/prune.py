@@ -57,6 +57,9 @@ def prune(
         float,
         typer.Option("--caution", rich_help_panel=SIZE, min=0.0, help="Standard errors to stay within --max-drop."),
     ] = 0.0,
+    step: Annotated[
+        float, typer.Option("--step", rich_help_panel=WAY, help="Share of the heads that goes at a time, or a number.")
+    ] = 0.05,
     recover_epochs: Annotated[
         int, typer.Option("--recover-epochs", rich_help_panel=AFTER, min=0, help="Fine-tune on --score-data.")
     ] = 0,
@@ -84,6 +87,7 @@ def prune(
     from headcount.pruning import prune as do_prune
     from headcount.pruning.compensate import HOW
     from headcount.pruning.forecast import forecast
+    from headcount.pruning.schedule import counts
     from headcount.pruning.target import Target, share_or_number
 
     if setup.out is None and not dry_run:
@@ -92,6 +96,7 @@ def prune(
         raise HeadcountError(unknown("pruning method", method, SEARCHES))
     if compensate not in HOW:
         raise HeadcountError(unknown("compensation", compensate, HOW))
+    counts(1, step)  # refuses what is not a step before anything is loaded
     share = share_or_number(params, "params")
     target = Target(share_or_number(heads, "heads"), None if share is None else float(share), speedup)
     if max_drop is None and not target.given:
@@ -111,7 +116,7 @@ def prune(
     ways: dict[str, Any] = {
         "method": method, "compensation": compensate, "uniform": uniform, "keep_at_least": keep_at_least,
         "kinds": None if kinds is None else [kind.strip() for kind in kinds.split(",")], "recovery": recovery,
-        "seed": setup.seed, "allow_overlap": allow_overlap, "caution": caution,
+        "seed": setup.seed, "allow_overlap": allow_overlap, "caution": caution, "step": step,
     }  # fmt: skip
     if dry_run:
         plan = forecast(model, scoring, select, proving, max_drop, target, **ways)

@@ -68,6 +68,18 @@ def largest_within(drops: Sequence[float], errors: Sequence[float], allowed: flo
     return int(np.flatnonzero(good)[-1]) if good.any() else None
 
 
+def surely_beyond(drops: Sequence[float], errors: Sequence[float], allowed: float, caution: float = 0.0) -> bool:
+    """Whether the last two cuts both are two standard errors beyond what may be chosen: no larger one will be.
+
+    >>> surely_beyond([0.0, 0.03, 0.03], [0.01] * 3, allowed=0.015), surely_beyond([0.03], [0.01], allowed=0.0)
+    (False, False)
+    >>> surely_beyond([0.0, 0.03, 0.03], [0.01] * 3, allowed=0.015, caution=1)
+    True
+    """
+    last = list(zip(drops, errors, strict=True))[-2:]
+    return len(last) == 2 and all(drop - 2 * error > allowed - caution * error for drop, error in last)
+
+
 def believable(drops: Sequence[float], errors: Sequence[float]) -> np.ndarray:
     """Drops that are not smaller than what the cuts around them say.
 

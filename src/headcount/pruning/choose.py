@@ -13,7 +13,7 @@ from headcount.anatomy import anatomy
 from headcount.engine import sweep
 from headcount.errors import HeadcountError
 from headcount.heads import Head
-from headcount.pruning.budget import Budget, believable, largest_within
+from headcount.pruning.budget import Budget, believable, largest_within, surely_beyond
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensate import compensate
 from headcount.pruning.curve import Point, make_point
@@ -94,14 +94,15 @@ def cut_within(job: Job, budget: Budget, base: np.ndarray) -> Chosen:
 
     Walks on until two cuts in a row are surely beyond it, then looks between the last good cut and the next one.
     """
-    found: list[Cut] = []
-    points: list[Point] = []
+    found, points = list[Cut](), list[Point]()
+    drops, errors = list[float](), list[float]()
     for cut in job.cuts(counts(job.total, job.step)[1:]):
         found.append(job.without(cut.removed))  # made again if it is chosen: not all of them fit into memory at once
         points.append(job.point(cut, base))
-        if len(points) > 1 and all(budget.drop(p.score) - 2 * _error(p) > budget.allowed for p in points[-2:]):
+        drops.append(budget.drop(points[-1].score))
+        errors.append(_error(points[-1]))
+        if surely_beyond(drops, errors, budget.allowed, job.caution):
             break
-    drops, errors = [budget.drop(p.score) for p in points], [_error(p) for p in points]
     best = largest_within(drops, errors, budget.allowed, job.caution)
     if best is None:
         likely = believable(drops, errors)
