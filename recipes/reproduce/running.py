@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -39,4 +40,20 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
             return None
         print(f"  done in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
         known = read_run(path)
-    return known if known and known.get("finished") else None
+    return _undefined_as_nan(known) if known and known.get("finished") else None
+
+
+def _undefined_as_nan(value: Any) -> Any:
+    """A share of a score of nothing: null in JSON, nan to reckon with.
+
+    >>> _undefined_as_nan([{"relative": None, "name": None}])
+    [{'relative': nan, 'name': None}]
+    """
+    if isinstance(value, list):
+        return [_undefined_as_nan(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: math.nan if item is None and key in ("relative", "advantage") else _undefined_as_nan(item)
+        for key, item in value.items()
+    }

@@ -203,6 +203,17 @@ def test_the_most_sensitive_kind_is_what_was_measured():
     assert "cross-attention 60.0%" in said
 
 
+def test_what_checkpoints_keep_is_told_of_those_that_know_something():
+    from headcount.cli.demo_translation import _dynamics
+
+    def shot(name, kept, at_random):
+        shares = {"gradient": kept, "random": at_random}
+        return {"name": name, "points": [{"method": m, "pruned": 0.39, "relative": r} for m, r in shares.items()]}
+
+    said = _dynamics({"checkpoints": [shot("one", None, None), shot("two", 0.98, 0.929)], "in_words": "It settled."})
+    assert said.endswith("keep of their own chrF: two 98% (93%). It settled.")
+
+
 def test_numbers_are_apart_and_training_resumes_to_the_same_weights(tmp_path):
     pytest.importorskip("num2words")
     numbers.write_numbers(tmp_path, TINY)

@@ -55,8 +55,8 @@ def test_a_path_over_encoder_gates_of_a_translator(headcount, place, tmp_path):
         "--kinds", "encoder", "--target-heads", "6,2", "--out", tmp_path / "path",
     )  # fmt: skip
     assert result.code == 0, result.err
-    assert "heads-6: 6 heads left" in result.out
-    assert "heads-2: 2 heads left" in result.out
+    assert "heads-6: 6 of 8 gated heads left" in result.out
+    assert "heads-2: 2 of 8 gated heads left" in result.out
     kinds = [sum(head.kind == "encoder" for head in anatomy(load(tmp_path / "path" / where)).heads)
              for where in ("stages/heads-6", "stages/heads-2", "model")]  # fmt: skip
     assert kinds == [6, 2, 2]

@@ -38,6 +38,12 @@ def test_track(headcount, place, tmp_path):
     assert found["in_words"] in table
 
 
+def test_a_share_of_nothing_is_not_a_number():
+    from headcount.cli.track import _known
+
+    assert (_known(float("nan"), ".0f"), _known(0.126, "+.2f")) == ("\u2013", "+0.13")
+
+
 def test_one_checkpoint(headcount, place):
     data = ("--score-data", place / "train.tsv", "--data", place / "dev.tsv", "--step", "0.5", "--orders", "1")
     assert "no other order" in headcount("track", place / "epoch-1", *data).out

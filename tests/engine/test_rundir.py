@@ -29,6 +29,17 @@ def test_results_and_shards_come_back(tmp_path):
     assert (content["base"], content["finished"], content["arguments"]) == (0.5, True, {"limit": 3})
 
 
+def test_numbers_that_json_lacks_are_null_and_numpy_numbers_are_numbers(tmp_path):
+    with RunDirectory(tmp_path / "run", SIGNATURE).open() as run:
+        run.write({"p": float("nan"), "points": ({"relative": np.float64("inf"), "n": np.int64(3)},)})
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    content = json.loads((tmp_path / "run" / "run.json").read_text(), parse_constant=refuse)
+    assert (content["p"], content["points"]) == (None, [{"relative": None, "n": 3}])
+
+
 def test_another_signature_is_refused_and_says_what_differs(tmp_path):
     with RunDirectory(tmp_path, SIGNATURE).open():
         pass

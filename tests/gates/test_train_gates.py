@@ -112,7 +112,7 @@ def test_a_path_goes_on_from_stage_to_stage_and_tells_what_is_left():
     assert all(sum(stage.left_by_site.values()) == stage.left for stage in gated.stages)
     assert all(sum(stage.roles.values()) == stage.left for stage in gated.stages)
     assert gated.stages[0].notes[-1]["open"] > gated.stages[1].notes[-1]["open"]
-    assert "heads-8: 8 heads left" in gated.report("there")
+    assert "heads-8: 8 of 24 gated heads left" in gated.report("there")
 
 
 def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path):

@@ -136,6 +136,27 @@ def test_checkpoints_and_gates_are_drawn(page):
     (gates,) = reading.charts(page, "Gates that are open")
     notes = [note["open"] for stage in made_up.gates()["stages"] for note in stage["notes"]]
     assert [y for _, _, y in reading.values(gates)] == pytest.approx(notes, abs=0.1)
+    steps = [x for _, x, _ in reading.values(gates)]  # the second stage goes on where the first one ended
+    assert steps == pytest.approx([*range(0, 101, 10), *range(100, 201, 10)], abs=1)
+
+
+def test_charts_of_one_row_have_one_scale(tmp_path):
+    content = made_up.run_json("all-but-one")
+    content["layers"] += [
+        {**row, "kind": "cross", "best": f"cross.{row['layer']}.0"} | {"low": -0.5} for row in content["layers"]
+    ]
+    page = report([made_up.write(tmp_path / "run", content)], tmp_path / "report.html").read_text(encoding="utf-8")
+    one, other = reading.charts(page, "each layer with its best head alone")
+    assert reading.scale(one, "x") == pytest.approx(reading.scale(other, "x"))
+
+
+def test_roles_that_no_head_has_are_told_by_the_heads_that_come_closest(tmp_path):
+    content = made_up.run_json("roles")
+    content |= {"heads": [], "best": content["heads"][:2]}
+    page = report([made_up.write(tmp_path / "run", content)], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "the table has those that come closest" in page
+    assert not reading.charts(page, "heads and their roles")
+    assert "by None" not in page
 
 
 def test_a_picture_of_its_own_has_its_colours():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import warnings
@@ -18,19 +17,9 @@ messages = Console(stderr=True, highlight=False)
 
 def print_json(content: dict[str, Any]) -> None:
     """One object on stdout; numbers that JSON does not have (nan) become null."""
-    print(json.dumps(_plain(content), ensure_ascii=False, indent=2, allow_nan=False))
+    from headcount.engine.plain_json import to_json
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
-        return None
-    if isinstance(value, (str, int, float, type(None))):
-        return value
-    return value.item() if hasattr(value, "item") else str(value)
+    print(to_json(content))
 
 
 @contextmanager

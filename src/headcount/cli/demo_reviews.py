@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headcount.cli.console import progress
-from headcount.cli.stage import Stage
+from headcount.cli.stage import Stage, missed
 from headcount.demo.reviews import FULL, QUICK, fine_tune, write_splits
 
 
@@ -30,7 +30,7 @@ def reviews(stage: Stage, quick: bool) -> None:
 
     stage.title("What if a head were gone? Each one turned off, and tested")
     ablated = stage.command("ablate", "ablate", model, "--data", select, "--limit", sizes.ablate)
-    stage.say(_ablation(ablated))
+    stage.say(f"Accuracy {ablated['base']:.3f} on {ablated['n']} sentences. {missed(ablated)}")
 
     stage.title("How important is each head? One backward pass instead of many ablations (Michel et al. 2019)")
     scored = stage.command("importance", "importance", model, "--data", score)
@@ -63,16 +63,6 @@ def reviews(stage: Stage, quick: bool) -> None:
         ["inspect", small],
         ["evaluate", small, "--data", test],
         ["prune", model, *data, "--heads", "50%", "--out", out / "half"],
-    )
-
-
-def _ablation(result: dict[str, Any]) -> str:
-    rows = sorted(result["heads"], key=lambda row: row["change"])
-    worst = ", ".join(f"{row['head']} ({100 * row['change']:+.1f})" for row in rows[:3])
-    hurt = [row for row in rows if row["p_holm"] < 0.05 and row["change"] < 0]
-    return (
-        f"Accuracy {result['base']:.3f} on {result['n']} sentences. Missed most, in points: {worst}. "
-        f"Of {len(rows)} heads, {len(hurt)} {'is' if len(hurt) == 1 else 'are'} missed significantly on their own."
     )
 
 

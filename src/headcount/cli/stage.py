@@ -60,6 +60,17 @@ class Stage:
             self.say(f"  {shown([_word(word) for word in words])}")
 
 
+def missed(result: dict[str, Any]) -> str:
+    """What single ablations found, in words."""
+    rows = sorted(result["heads"], key=lambda row: row["change"])
+    worst = ", ".join(f"{row['head']} ({100 * row['change']:+.1f})" for row in rows[:3])
+    hurt = sum(row["p_holm"] < 0.05 and row["change"] < 0 for row in rows)
+    return (
+        f"Missed most, in points: {worst}. "
+        f"Of {len(rows)} heads, {hurt} {'is' if hurt == 1 else 'are'} missed significantly on their own."
+    )
+
+
 def _word(word: object) -> str:
     return word.as_posix() if isinstance(word, Path) else str(word)
 

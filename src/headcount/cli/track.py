@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -74,11 +75,16 @@ def _print(result: dict[str, Any], metric: Any) -> None:
         cells = []
         for one in result["checkpoints"]:
             here = {point["method"]: point for point in one["points"] if point["pruned"] == share}
-            cells.append(" / ".join(f"{100 * here[method]['relative']:.0f}" for method in ("gradient", "random")))
+            cells.append(" / ".join(_known(100 * here[method]["relative"], ".0f") for method in ("gradient", "random")))
         table.add_row(f"{share:.0%}", *cells)
     table.add_section()
-    table.add_row("advantage", *(f"{one['advantage']:+.2f}" for one in result["checkpoints"]))
+    table.add_row("advantage", *(_known(one["advantage"], "+.2f") for one in result["checkpoints"]))
     if len(result["checkpoints"]) > 1:
         table.add_row("r with last", *(f"{r:.2f}" for r in (*result["with_last"], 1.0)))
     console.print(table)
     console.print("Heads gone by importance / in random order. " + result["in_words"], soft_wrap=True)
+
+
+def _known(value: float, form: str) -> str:
+    """A number; a checkpoint that knows nothing yet has no share of its own score."""
+    return "\u2013" if math.isnan(value) else f"{value:{form}}"

@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from headcount.engine.plain_json import to_json
 from headcount.errors import RunConflict, first_line
 
 RUN, SHARDS, LOCK = "run.json", "outcomes", "lock"
@@ -71,7 +72,7 @@ class RunDirectory:
     def write(self, results: dict[str, Any]) -> None:
         """Write `run.json`; without results the run is unfinished."""
         content = {"signature": self.signature, "arguments": self.arguments, "finished": bool(results), **results}
-        write_whole(self.path / RUN, json.dumps(content, indent=2, ensure_ascii=False, default=str).encode())
+        write_whole(self.path / RUN, to_json(content).encode())
 
     def save_shard(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         """Keep a finished shard, with a checksum in front."""

@@ -105,7 +105,8 @@ class Gated:
         lines = [f"{name} on {self.test_n} examples that nothing was trained on: {self.before:.{digits}f} before."]
         for stage in self.stages:
             lines.append(
-                f"  {stage.name}: {stage.left} heads left, {name} {stage.score:.{digits}f} "
+                f"  {stage.name}: {stage.left} of {stage.left + len(stage.removed)} gated heads left, "
+                f"{name} {stage.score:.{digits}f} "
                 f"({stage.change:+.{digits}f}, 95% interval {stage.low:+.{digits}f} to {stage.high:+.{digits}f}), "
                 f"{stage.decided:.0%} of the gates within 0.01 of 0 or 1"
             )

@@ -24,9 +24,20 @@ class Range:
     colour: str = "c0"
 
 
-def range_chart(rows: Sequence[Range], across: str, label: str, zero: float, percent: bool = False) -> Markup:
-    """Dots with whiskers along one axis, a line at `zero` (no change), and a tick at each row's limit."""
-    seen = [value for row in rows for value in (row.value, row.low, row.high, row.limit) if value is not None]
+def range_chart(
+    rows: Sequence[Range],
+    across: str,
+    label: str,
+    zero: float,
+    percent: bool = False,
+    beside: Sequence[Range] = (),
+) -> Markup:
+    """Dots with whiskers along one axis, a line at `zero` (no change), and a tick at each row's limit.
+
+    beside: rows of charts that stand next to this one, and shall have the same scale.
+    """
+    shown = [*rows, *beside]
+    seen = [value for row in shown for value in (row.value, row.low, row.high, row.limit) if value is not None]
     left = 12 + 5.6 * max((len(row.name) for row in rows), default=0)
     height = ROW * len(rows) + 46
     axes = Axes(spread([*seen, zero]), (0.0, 1.0), height=height, left=min(left, 150.0), top=6)

@@ -87,6 +87,15 @@ def short(value: Any) -> str:
     return NOTHING if found is None else f"{found:.4g}".replace("-", MINUS)
 
 
+def correlation(value: Any) -> str:
+    """
+    >>> correlation(-0.0119), correlation(0.95471)
+    ('−0.01', '0.95')
+    """
+    found = number(value)
+    return NOTHING if found is None else f"{found:.2f}".replace("-", MINUS)
+
+
 def worse(value: float, metric: str | None) -> bool:
     """Whether a change of the metric is for the worse."""
     return value > 0 if metric in LOWER_IS_BETTER else value < 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from headcount.report import words
 from headcount.report.chart import figure
 from headcount.report.facts import Facts, data_of
-from headcount.report.heatmap import kinds
 from headcount.report.markup import Markup
 from headcount.report.ranges import Range, range_chart
 from headcount.report.runs import ALONE, Run, number, parse
@@ -29,28 +28,29 @@ def alone(facts: Facts) -> Markup | None:
 def _pictures(run: Run) -> list[Markup]:
     metric = run.word("metric")
     name = words.metric_name(metric)
-    best = {head: row for row in run.rows("layers") if (head := parse(row.get("best")))}
-    found = kinds(best)
+    ranges: dict[str, list[Range]] = {}
+    for row in run.rows("layers"):
+        head, change, p = parse(row.get("best")), number(row.get("change")), number(row.get("p"))
+        if head is None or change is None:
+            continue
+        tip = [
+            f"{head.site} with {head} alone",
+            f"change of {name} {words.change(change, metric)} (95% {words.interval(row, metric)})",
+            f"p {words.p_value(p)}",
+        ]
+        surely = p is not None and p < 0.05
+        colour = "c6" if not surely else "c1" if words.worse(change, metric) else "c0"
+        shown = f"layer {head.layer}{' *' if surely else ''}"
+        found = Range(shown, change, number(row.get("low")), number(row.get("high")), tip, colour=colour)
+        ranges.setdefault(head.kind, []).append(found)
+    everything = [one for some in ranges.values() for one in some]
     pictures = []
-    for kind in found:
-        ranges = []
-        for head, row in best.items():
-            change = number(row.get("change"))
-            if head.kind != kind or change is None:
-                continue
-            p = number(row.get("p"))
-            tip = [
-                f"{head.site} with {head} alone",
-                f"change of {name} {words.change(change, metric)} (95% {words.interval(row, metric)})",
-                f"p {words.p_value(p)}",
-            ]
-            surely = p is not None and p < 0.05
-            colour = "c6" if not surely else "c1" if words.worse(change, metric) else "c0"
-            shown = f"layer {head.layer}{' *' if surely else ''}"
-            ranges.append(Range(shown, change, number(row.get("low")), number(row.get("high")), tip, colour=colour))
-        title = f"Change of {name} with a single head left" + (f": {kind}" if len(found) > 1 else "")
-        chart = range_chart(ranges, f"change of {name}", f"{kind}: each layer with its best head alone", 0.0)
-        pictures.append(figure(title, chart, note=f"{data_of(run)}; bars are 95% intervals, * p < 0.05"))
+    for kind, some in ranges.items():
+        title = f"Change of {name} with a single head left" + (f": {kind}" if len(ranges) > 1 else "")
+        label = f"{kind}: each layer with its best head alone"
+        chart = range_chart(some, f"change of {name}", label, 0.0, beside=everything)
+        note = f"{data_of(run)}; bars are 95% intervals, * p < 0.05, each layer by itself"
+        pictures.append(figure(title, chart, note=note))
     return pictures
 
 

@@ -41,7 +41,7 @@ def _changes(run: Run, facts: Facts) -> list[Markup]:
 
     name = words.metric_name(metric)
     low, high = (words.change(end if metric in words.LOWER_IS_BETTER else -end, metric) for end in (most, -most))
-    ends = (f"{low}: worse without it", "0", f"{high}: better without it") if most else ("", "0: no change at all", "")
+    ends = (f"{low}: worse", "0", f"{high}: better") if most else ("", "0: no change at all", "")
     legend = heatmap.scale(heatmap.DIVERGING, *ends)
     found = heatmap.kinds(run.heads)
     return [

@@ -63,7 +63,8 @@ def _run(run: Run) -> Markup:
 
 
 def _task(task: dict[str, Any]) -> str:
-    kind = f"{task.get('n')} examples, {task.get('task')} by {task.get('metric')}"
+    by = f" by {task['metric']}" if task.get("metric") else ""
+    kind = f"{task.get('n')} examples, {task.get('task')}{by}"
     return f"{kind}, fingerprint {task.get('fingerprint')}"
 
 

@@ -22,9 +22,9 @@ def roles(facts: Facts) -> Markup | None:
     runs = [run for run in facts.of("roles") if "heads" in run.content]
     if not runs:
         return None
-    pictures = [picture for run in runs for picture in _maps(run, facts)]
+    pictures = [picture for run in runs if found(run) for picture in _maps(run, facts)]
     tables = [part for run in runs for part in (_numbers(found(run)) if found(run) else None, _best(run))]
-    return section("Roles", figures(*pictures), *tables, summary=" ".join(map(_said, runs)))
+    return section("Roles", figures(*pictures) if pictures else None, *tables, summary=" ".join(map(_said, runs)))
 
 
 def found(run: Run) -> list[tuple[Head, dict[str, Any]]]:
@@ -62,7 +62,8 @@ def _maps(run: Run, facts: Facts) -> list[Markup]:
 def _said(run: Run) -> str:
     counted = Counter(row["role"] for _, row in found(run))
     if not counted:
-        return f"No head was found to have a role on {data_of(run)}."
+        closest = "; the table has those that come closest" if run.rows("best") else ""
+        return f"No head was found to have a role on {data_of(run)}{closest}."
     listed = ", ".join(f"{n} {role}" for role, n in counted.most_common())
     return f"On {data_of(run)}: {listed}."
 
@@ -70,7 +71,9 @@ def _said(run: Run) -> str:
 def _best(run: Run) -> Markup | None:
     """The head that comes closest to each role, whether or not it has it: V19 table 1."""
     best = [(row.get("head"), row) for row in run.rows("best") if isinstance(row.get("role"), str)]
-    return folded("The best head of every role", _numbers(best)) if best else None
+    if not best:
+        return None
+    return folded("The best head of every role", _numbers(best)) if found(run) else _numbers(best)
 
 
 def _numbers(pairs: Sequence[tuple[Any, dict[str, Any]]]) -> Markup:

@@ -96,7 +96,7 @@ def _base(run: Run) -> Markup:
         "checkpoint": lambda pair: pair[1].get("name"),
         words.metric_name(metric): lambda pair: words.score(pair[1].get("base"), metric),
         "better than random by": lambda pair: words.share(pair[1].get("advantage"), 1),
-        "r with the last": lambda pair: words.short(agreed[pair[0]] if pair[0] < len(agreed) else None),
+        "r with the last": lambda pair: words.correlation(agreed[pair[0]] if pair[0] < len(agreed) else None),
     }
     return table(columns, list(enumerate(run.rows("checkpoints"))))
 
@@ -129,15 +129,16 @@ def _gated(run: Run) -> str:
 def _course(run: Run) -> list[Markup]:
     pictures = []
     for key, title, up in (("open", "Gates that are open", "gates"), ("loss", "Loss during training", "loss")):
-        series = []
+        series, before = [], 0.0  # stages follow one another, so steps go on
         for place, stage in enumerate(run.rows("stages")):
             dots = [
-                Dot(x, y, None, None, [f"{stage.get('name')}, step {x:g}", f"{key} {words.short(y)}"])
+                Dot(before + x, y, None, None, [f"{stage.get('name')}, step {x:g}", f"{key} {words.short(y)}"])
                 for note in rows(stage.get("notes"))
                 if (x := number(note.get("step"))) is not None and (y := number(note.get(key))) is not None
             ]
             if dots:
                 series.append(Series(str(stage.get("name")), f"c{place % 6}", dots))
+                before = dots[-1].x
         if series:
             pictures.append(figure(title, line_chart(series, "step", up, title, bands=False)))
     return [*pictures, *_trade(run)]
@@ -151,13 +152,16 @@ def _trade(run: Run) -> list[Markup]:
     for stage in run.rows("stages"):
         left, change = number(stage.get("left")), number(stage.get("change"))
         if left is not None and change is not None:
-            tip = [f"{stage.get('name')}: {left:g} heads left", f"change of {name} {words.change(change, metric)}"]
-            tip.append(f"95% interval {words.interval(stage, metric)}")
+            tip = [
+                f"{stage.get('name')}: {left:g} gated heads left",
+                f"change of {name} {words.change(change, metric)}",
+                f"95% interval {words.interval(stage, metric)}",
+            ]
             dots.append(Dot(left, change, number(stage.get("low")), number(stage.get("high")), tip))
     if len(dots) < 2:
         return []
     dots.sort(key=lambda dot: dot.x)
-    chart = line_chart([Series("", "c0", dots)], "heads left", f"change of {name}", f"{name} against heads left")
+    chart = line_chart([Series("", "c0", dots)], "gated heads left", f"change of {name}", f"{name} against heads left")
     return [figure(f"{name[:1].upper()}{name[1:]} against heads left", chart, note="bands are 95% intervals")]
 
 
@@ -166,7 +170,7 @@ def _stages(run: Run) -> Markup:
     columns: Columns = {
         "stage": lambda stage: stage.get("name"),
         "lambda": lambda stage: words.short(stage.get("price")),
-        "heads left": lambda stage: words.count(stage.get("left")),
+        "gated heads left": lambda stage: words.count(stage.get("left")),
         words.metric_name(metric): lambda stage: words.score(stage.get("score"), metric),
         "change": lambda stage: words.change(stage.get("change"), metric),
         "95% interval": lambda stage: words.interval(stage, metric),
