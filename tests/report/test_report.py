@@ -75,6 +75,31 @@ def test_the_headline_claims_what_was_shown_and_no_more():
     assert headline(made_up.run_json("ablate")) == "2 of 24 heads matter on their own"
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ablate", "2 of 24 heads matter on their own"),
+        ("importance", "encoder.3.1 matters most of 24 heads"),
+        ("all-but-one", "3 of 4 layers do with one head each"),
+        ("curve", "Accuracy holds with 29% of the heads gone (gradient)"),
+        ("bench", "21% faster at batch 16"),
+        ("roles", "6 heads have a role"),
+        ("track", "The order of heads has settled at epoch-5"),
+        ("compare", "Effects of heads on two data sets: r 0.83"),
+        ("evaluate", "Accuracy 0.8980 on 400 examples of dev data.tsv"),
+    ],
+)
+def test_every_run_alone_has_something_to_say_at_the_top(name, words):
+    page = html([read(made_up.run_json(name))])
+    assert [reading.said(title) for title in reading.tree(page).iter("h1")] == [words]
+
+
+def test_a_curve_of_one_kind_speaks_of_that_kind_at_the_top():
+    content = made_up.run_json("curve")
+    content["curves"] = [{**one, "kind": "encoder"} for one in content["curves"]]
+    assert "Accuracy holds with 29% of the encoder heads gone (gradient)</h1>" in page_of(content)
+
+
 def test_the_page_has_the_line_that_loads_what_is_left():
     prune = made_up.run_json("prune")
     lines = [reading.said(one) for one in reading.tree(page_of(prune)).iter("pre")]

@@ -45,6 +45,11 @@ class Facts:
         return 1 + max((head.index for head in self.heads if head.kind == kind), default=0)
 
 
+def total_of(cut: Run) -> int:
+    """All heads before a cut."""
+    return len(cut.listed("removed")) + int(cut.number("left") or 0)
+
+
 def _said(run: Run) -> Iterator[tuple[Head, str]]:
     metric = run.word("metric")
     if run.command == "ablate":

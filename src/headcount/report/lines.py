@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from headcount.report.chart import WIDTH, Axes, drawing, legend, mark, spread, words
 from headcount.report.markup import Markup, join, tag
 
+MANY = 30  # points of a line that hide it if they are drawn large
+
 
 @dataclass(frozen=True)
 class Dot:
@@ -86,5 +88,6 @@ def _line(axes: Axes, one: Series) -> Markup:
     places = [(axes.x(dot.x), axes.y(dot.y), dot) for dot in one.dots]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
     rings = [tag("circle", class_="chosen", cx=x, cy=y, r=7) for x, y, dot in places if dot.chosen]
-    marks = [mark("circle", dot.tip, f"dot {one.colour}", cx=x, cy=y, r=3) for x, y, dot in places]
+    radius = 3 if len(places) <= MANY else 1.5
+    marks = [mark("circle", dot.tip, f"dot {one.colour}", cx=x, cy=y, r=radius) for x, y, dot in places]
     return join(tag("polyline", class_=f"line {one.colour}", points=path), *rings, *marks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headcount.report import words
 from headcount.report.chart import figure
 from headcount.report.facts import Facts, data_of
@@ -54,18 +56,25 @@ def _pictures(run: Run) -> list[Markup]:
     return pictures
 
 
+def needing(run: Run) -> list[dict[str, Any]]:
+    """Layers that lose significantly with one head left."""
+    metric = run.word("metric")
+    measured = [(row, number(row.get("p")), number(row.get("change"))) for row in run.rows("layers")]
+    return [
+        row
+        for row, p, change in measured
+        if p is not None and p < 0.05 and change is not None and words.worse(change, metric)
+    ]
+
+
 def _said(run: Run) -> str:
-    metric, layers = run.word("metric"), run.rows("layers")
-    p = [(number(row.get("p")), number(row.get("change"))) for row in layers]
-    hurt = sum(
-        one is not None and one < 0.05 and change is not None and words.worse(change, metric) for one, change in p
-    )
+    layers, needed = len(run.rows("layers")), len(needing(run))
     apart = (
         "Heads were chosen on other data than they are tested on."
         if run.content.get("chosen_apart")
         else "The best of many heads is tested on the data it was chosen on, so p is optimistic."
     )
-    return f"{len(layers) - hurt} of {len(layers)} layers do without all heads but one: no significant loss. {apart}"
+    return f"{layers - needed} of {layers} layers do without all heads but one: no significant loss. {apart}"
 
 
 def _numbers(run: Run) -> Markup:

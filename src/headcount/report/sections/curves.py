@@ -6,11 +6,10 @@ from typing import Any
 
 from headcount.report import words
 from headcount.report.chart import figure
-from headcount.report.facts import Facts, data_of
+from headcount.report.facts import Facts, data_of, total_of
 from headcount.report.lines import Dot, Series, line_chart
 from headcount.report.markup import Markup
 from headcount.report.runs import Run, number, rows
-from headcount.report.sections.headline import total_of
 from headcount.report.sections.layout import Columns, figures, folded, section, sentences, table
 
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
@@ -70,19 +69,26 @@ def _dot(point: dict[str, Any], metric: str | None, name: str) -> Dot | None:
     return Dot(x, y, number(point.get("low")), number(point.get("high")), tip)
 
 
-def _what_lasts(run: Run) -> str:
-    """The last point of each curve whose interval still reaches the whole model's score."""
+def lasting(run: Run) -> list[tuple[dict[str, Any], float]]:
+    """Each curve with its last point whose interval still reaches the whole model's score, as a share of the heads."""
     base, metric = run.number("base"), run.word("metric")
-    said = []
+    found = []
     for one in run.rows("curves"):
         last = None
         for point in rows(one.get("points")):
             near = number(point.get("low" if metric in words.LOWER_IS_BETTER else "high"))
-            if base is None or near is None or words.worse(near - base, metric):
+            share = number(point.get("pruned"))
+            if base is None or near is None or share is None or words.worse(near - base, metric):
                 break
-            last = number(point.get("pruned"))
+            last = share
         if last is not None:
-            said.append(f"{words.share(last)} ({curve_name(one)})")
+            found.append((one, last))
+    return found
+
+
+def _what_lasts(run: Run) -> str:
+    base, metric = run.number("base"), run.word("metric")
+    said = [f"{words.share(share)} ({curve_name(one)})" for one, share in lasting(run)]
     if not said:
         return ""
     return (

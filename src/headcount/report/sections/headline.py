@@ -6,18 +6,18 @@ from pathlib import PurePath
 from typing import Any
 
 from headcount.report import words
-from headcount.report.facts import Facts, data_of
+from headcount.report.facts import Facts, data_of, total_of
 from headcount.report.markup import Markup, join, tag
 from headcount.report.runs import Run, mapping, model_name, number
-from headcount.report.sections.heads import significant
 from headcount.report.sections.layout import sentences
+from headcount.report.sections.titles import surely_faster, title
 
 
 def headline(facts: Facts) -> Markup:
     """The most that the runs of a model say."""
     cuts = [run for run in facts.of("prune", "gates") if run.finished]
     return join(
-        tag("h1", _title(facts, cuts)),
+        tag("h1", _claim(facts, cuts[0]) if cuts else title(facts)),
         tag("p", model_name(facts.runs), class_="of"),
         tag("p", _sentence(facts, cuts[0]), class_="lead") if cuts else None,
         _tiles(facts, cuts[0]) if cuts else None,
@@ -29,24 +29,6 @@ def headline(facts: Facts) -> Markup:
 def _remarks(cuts: list[Run]) -> list[str]:
     said = [remark for cut in cuts if isinstance(all_said := cut.content.get("remarks"), list) for remark in all_said]
     return [remark for remark in said if isinstance(remark, str)]
-
-
-def total_of(cut: Run) -> int:
-    """All heads before the cut."""
-    return len(cut.listed("removed")) + int(cut.number("left") or 0)
-
-
-def _title(facts: Facts, cuts: list[Run]) -> str:
-    if cuts:
-        return _claim(facts, cuts[0])
-    for run in facts.of("ablate"):
-        if run.heads:
-            return f"{len(significant(run)) or 'None'} of {len(run.heads)} heads matter on their own"
-    for run in facts.of("importance"):
-        if order := run.listed("order"):
-            return f"{order[-1]} matters most of {len(order)} heads"
-    measured = list(dict.fromkeys(run.command for run in facts.runs))
-    return f"What {', '.join(measured)} found"
 
 
 def _claim(facts: Facts, cut: Run) -> str:
@@ -67,9 +49,7 @@ def _claim(facts: Facts, cut: Run) -> str:
 def _sure(facts: Facts, cut: Run) -> dict[str, Any] | None:
     """The largest batch at which a gain in speed is sure and worth a word, or what `prune` measured itself."""
     bench = bench_of(facts, cut)
-    found = bench.rows("rows") if bench is not None else [mapping(cut.content.get("speed"))]
-    sure = [row for row in found if (number(row.get("low")) or 0) > 1 and (number(row.get("speedup")) or 0) >= 1.02]
-    return max(sure, key=lambda row: number(row.get("batch")) or 0, default=None)
+    return surely_faster(bench.rows("rows") if bench is not None else [mapping(cut.content.get("speed"))])
 
 
 def _sentence(facts: Facts, cut: Run) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from headcount.heads import Head
 from headcount.report.chart import figure
-from headcount.report.facts import Facts
+from headcount.report.facts import Facts, total_of
 from headcount.report.heatmap import kinds
 from headcount.report.markup import Markup
 from headcount.report.runs import Run
-from headcount.report.sections.headline import total_of
 from headcount.report.sections.layout import figures, section, sentences
 from headcount.report.squares import layers_chart
 

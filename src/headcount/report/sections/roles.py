@@ -23,7 +23,7 @@ def roles(facts: Facts) -> Markup | None:
     if not runs:
         return None
     pictures = [picture for run in runs if found(run) for picture in _maps(run, facts)]
-    tables = [part for run in runs for part in (_numbers(found(run)) if found(run) else None, _best(run))]
+    tables = [part for run in runs for part in (_those(run), _best(run))]
     return section("Roles", figures(*pictures) if pictures else None, *tables, summary=" ".join(map(_said, runs)))
 
 
@@ -66,6 +66,11 @@ def _said(run: Run) -> str:
         return f"No head was found to have a role on {data_of(run)}{closest}."
     listed = ", ".join(f"{n} {role}" for role, n in counted.most_common())
     return f"On {data_of(run)}: {listed}."
+
+
+def _those(run: Run) -> Markup | None:
+    """The heads that have a role."""
+    return folded("What each role rests on", _numbers(found(run))) if found(run) else None
 
 
 def _best(run: Run) -> Markup | None:
