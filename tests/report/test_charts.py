@@ -116,8 +116,17 @@ def test_speed_stands_beside_its_limit(page):
     rows = made_up.bench()["rows"]
     dots = [factor * float(mark.attributes["cx"]) + offset for mark in reading.marks(chart)]
     assert dots == pytest.approx([row["speedup"] for row in rows], abs=0.002)
+    assert "above it" not in page
     limits = [line for line in chart.iter(f"{reading.SVG}line") if line.get("class") == "limit"]
     assert [factor * float(line.attrib["x1"]) + offset for line in limits] == pytest.approx([1.23] * 3, abs=0.002)
+
+
+@pytest.mark.parametrize(("low", "words"), [(1.1, "within its interval, by chance"), (1.3, "More than it is possible")])
+def test_more_speed_than_flops_allow_is_explained(tmp_path, low, words):
+    content = made_up.run_json("bench")
+    content["rows"][0] |= {"speedup": 1.4, "low": low, "high": 1.5, "limit": 1.23}
+    page = report([made_up.write(tmp_path / "run", content)], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert words in page
 
 
 def test_the_scatter_lies_where_the_changes_are(page):

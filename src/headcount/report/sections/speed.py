@@ -29,7 +29,18 @@ def _said(run: Run) -> str:
     how += [f"{run.word('clock')} clock"] if run.word("clock") else []
     how += ["compiled"] if run.content.get("compiled") is True else []
     found = f"{verdict[:1].upper()}{verdict[1:]}. ".replace("\n", ". ") if verdict else ""
-    return f"{found}{', '.join(how)}. The limit is the ratio of counted FLOPs."
+    return f"{found}{', '.join(how)}. The limit is the ratio of counted FLOPs.{_beyond(run)}"
+
+
+def _beyond(run: Run) -> str:
+    """What it means where more was measured than FLOPs allow."""
+    beyond = [(row, limit) for row in run.rows("rows") if (limit := number(row.get("limit"))) is not None]
+    beyond = [(row, limit) for row, limit in beyond if (number(row.get("speedup")) or 0) > limit]
+    if not beyond:
+        return ""
+    if all((number(row.get("low")) or 0) <= limit for row, limit in beyond):
+        return " What lies above it does so within its interval, by chance."
+    return " More than it is possible: smaller matrices can also use the memory and its caches better."
 
 
 def _parts(run: Run) -> list[tuple[str, str, list[dict[str, Any]]]]:
