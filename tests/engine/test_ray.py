@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headcount import Classification, HeadcountError, Translation, anatomy, find_roles, importance
-from headcount.engine import Local, shards, sweep, using
+from headcount.engine import Local, shards, shipping, sweep, using
 from headcount.engine.over_shards import over_shards
 from headcount.engine.work import overheard
 from headcount.errors import BadData
@@ -208,6 +208,6 @@ def test_a_model_is_spread_by_accelerate_where_a_worker_has_several_gpus(monkeyp
     given = {}
     monkeypatch.setattr(accelerate, "dispatch_model", lambda model, device_map: given.update(device_map) or model)
     model = bert()
-    assert ray_engine.place(model, 2.0) is model
+    assert shipping.place(model, 2.0) is model
     assert given  # on a machine without GPUs everything is on the CPU
-    assert ray_engine.place(model, 0) is model
+    assert shipping.place(model, 0) is model

@@ -13,6 +13,7 @@ from headcount.engine import open_run, sweep
 from headcount.evaluate import Mask, Outcomes
 from headcount.heads import Head
 from headcount.signature import model_signature
+from headcount.stats import SEED
 from headcount.tasks import Task
 
 
@@ -65,7 +66,7 @@ def ablate_all_but_one(
     fill: str = "zero",
     resamples: int | None = None,
     alpha: float = 0.05,
-    seed: int = 12345,
+    seed: int = SEED,
     run: Run = None,
     progress: Progress | None = None,
 ) -> AllButOne:

@@ -13,6 +13,7 @@ from headcount.engine import sweep
 from headcount.errors import HeadcountError, unknown
 from headcount.evaluate import Outcomes
 from headcount.heads import Head
+from headcount.stats import SEED
 from headcount.tasks import Task
 
 
@@ -60,7 +61,7 @@ def ablate_each(
     fill: str = "zero",
     resamples: int | None = None,
     alpha: float = 0.05,
-    seed: int = 12345,
+    seed: int = SEED,
     run: Run = None,
     name: str = "outcomes",
     progress: Progress | None = None,

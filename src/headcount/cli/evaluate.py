@@ -31,7 +31,7 @@ def evaluate(
     from headcount.cli.console import console, number, print_json, progress
     from headcount.cli.running import run_of
     from headcount.engine import sweep
-    from headcount.stats import interval
+    from headcount.stats import SEED, interval
 
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
@@ -51,7 +51,7 @@ def evaluate(
             "near_ties": outcomes.near_ties,
         }
         if heads:
-            effect = effects_of(outcomes, [frozenset(heads)], None, 0.05, 12345)
+            effect = effects_of(outcomes, [frozenset(heads)], None, 0.05, SEED)
             result |= {"base": outcomes.score(), "change": effect.change[0], "p": effect.p[0], "test": effect.test}
             result |= {"change_low": effect.low[0], "change_high": effect.high[0]}
         result = run.finish(result)

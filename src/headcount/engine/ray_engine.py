@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from headcount.engine.handout import Handout, Part
-from headcount.engine.shipping import Shipment, checksum, pack, unpack
+from headcount.engine.shipping import Job, Shipment, checksum, pack, place, unpack
 from headcount.engine.work import Arrays, Examples, Progress, Work, attempt, log, overheard
 from headcount.errors import HeadcountError, first_line
 
@@ -102,16 +101,6 @@ class Ray:
         return fresh
 
 
-@dataclass(frozen=True)
-class Job:
-    """The model, the data and the work, by reference: each is fetched once by a worker, not with every shard."""
-
-    model: Shipment
-    data: Any
-    work: Any
-    gpus: float
-
-
 class Worker:
     """An actor: loads the model once, and does shards."""
 
@@ -192,18 +181,6 @@ class _Dispatch:
             raise HeadcountError(f"workers die before they have loaded the model: {reason}")
         self.handout.lost([part for part in had if part is not None], reason, begun)
         self._start(self.engine.replace(worker))
-
-
-def place(model: Any, gpus: float) -> Any:
-    """Put a model where a worker computes: on its GPU, spread over its GPUs, or where it is."""
-    if gpus <= 1:
-        return model.to("cuda") if gpus else model
-    from accelerate import dispatch_model, infer_auto_device_map
-    from accelerate.utils import get_balanced_memory
-
-    whole = list(getattr(model, "_no_split_modules", None) or [])
-    room = get_balanced_memory(model, no_split_module_classes=whole)
-    return dispatch_model(model, infer_auto_device_map(model, room, no_split_module_classes=whole))
 
 
 def _connect(address: str | None) -> None:

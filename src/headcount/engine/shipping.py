@@ -95,3 +95,25 @@ def _tensor(array: Any, dtype: torch.dtype) -> Tensor:
         warnings.simplefilter("ignore")  # that it must not be written to: nobody does
         tensor = torch.frombuffer(array, dtype=dtype)
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
+
+
+@dataclass(frozen=True)
+class Job:
+    """The model, the data and the work, by reference: each is fetched once by a worker, not with every shard."""
+
+    model: Shipment
+    data: Any
+    work: Any
+    gpus: float
+
+
+def place(model: Any, gpus: float) -> Any:
+    """Put a model where a worker computes: on its GPU, spread over its GPUs, or where it is."""
+    if gpus <= 1:
+        return model.to("cuda") if gpus else model
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    whole = list(getattr(model, "_no_split_modules", None) or [])
+    room = get_balanced_memory(model, no_split_module_classes=whole)
+    return dispatch_model(model, infer_auto_device_map(model, room, no_split_module_classes=whole))

@@ -20,7 +20,7 @@ from headcount.gates.result import Gated, Stage, roles_left
 from headcount.gates.settings import Gating
 from headcount.gates.state import GateState
 from headcount.heads import Head
-from headcount.pruning.prune import refuse_headless
+from headcount.pruning.purposes import refuse_headless
 from headcount.pruning.schedule import of_kinds
 from headcount.signature import model_signature, versions
 from headcount.stats import paired_bootstrap

@@ -9,8 +9,8 @@ import torch
 from headcount.anatomy import anatomy, device_of
 from headcount.importance.gradient import head_gradients
 from headcount.pruning.calibration import CALIBRATION_TOKENS
-from headcount.pruning.choose import COARSE
-from headcount.pruning.prune import SCORE_EXAMPLES, keep_apart, refuse_headless
+from headcount.pruning.purposes import SCORE_EXAMPLES, keep_apart, refuse_headless
+from headcount.pruning.reach import COARSE
 from headcount.pruning.schedule import counts, of_kinds, removable
 from headcount.pruning.search import SEARCHES
 from headcount.pruning.speed import seconds_per_token

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headcount.anatomy import anatomy
 from headcount.engine import RunDirectory, open_run, sweep
-from headcount.errors import BadData, HeadcountError
-from headcount.importance.compute import refuse_one_class
+from headcount.errors import HeadcountError
 from headcount.pruning.budget import Budget
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.choose import Job, cut_to_target, cut_within
-from headcount.pruning.halves import split_halves
+from headcount.pruning.choose import Job, cut_within
 from headcount.pruning.journal import Journal
-from headcount.pruning.overlap import refuse_overlap
+from headcount.pruning.purposes import SCORE_EXAMPLES, keep_apart, refuse_headless
+from headcount.pruning.reach import cut_to_target
 from headcount.pruning.recover import Recovery, recover
 from headcount.pruning.result import Pruned
 from headcount.pruning.schedule import of_kinds, removable
@@ -30,18 +26,7 @@ from headcount.stats import noninferior, paired_bootstrap
 from headcount.tasks import Task
 
 Progress = Callable[[str, float], None]
-SCORE_EXAMPLES = 1024  # on more, an order of heads changes little
 VERDICT_POINTS = 1.0  # what the verdict asks for where no drop was given
-
-
-@dataclass(frozen=True)
-class Data:
-    """What scores, what chooses and what proves, kept apart."""
-
-    score: Task
-    select: Task
-    test: Task
-    remarks: tuple[str, ...]
 
 
 def prune(
@@ -157,37 +142,6 @@ def prune(
         signature=signature,
         **_proof(model, smaller, data.test, max_drop),
     )
-
-
-def keep_apart(
-    score_task: Task, select_task: Task, test_task: Task | None, score_examples: int, seed: int, allow_overlap: bool
-) -> Data:
-    """The data for each purpose; rows in common, and metrics that differ, are refused."""
-    refuse_one_class(score_task)
-    remarks = []
-    refuse_overlap(score_task.keys(), select_task, "the score data", allow_overlap)
-    if test_task is None:
-        select_task, test_task = split_halves(select_task, seed)
-        remarks.append(
-            f"There is no test data, so the data was split: {len(select_task)} examples chose, {len(test_task)} prove."
-        )
-    else:
-        refuse_overlap(score_task.keys(), test_task, "the score data", allow_overlap)
-        refuse_overlap(select_task.keys(), test_task, "the data that chooses", allow_overlap)
-    if select_task.metric.name != test_task.metric.name:
-        raise BadData(f"one metric chooses and proves, not {select_task.metric.name} and {test_task.metric.name}")
-    if len(score_task) > score_examples:
-        chosen = np.random.default_rng(seed).permutation(len(score_task))[:score_examples]
-        score_task = score_task.subset(sorted(chosen.tolist()))
-        refuse_one_class(score_task)
-        remarks.append(f"Heads were scored on {score_examples} examples, chosen at random.")
-    return Data(score_task, select_task, test_task, tuple(remarks))
-
-
-def refuse_headless(model: Any) -> None:
-    """A model that has nothing left to remove."""
-    if not anatomy(model).heads:
-        raise HeadcountError("all attention heads of this model have already been removed")
 
 
 def _proof(whole: Any, smaller: Any, test: Task, max_drop: float | None) -> dict[str, Any]:

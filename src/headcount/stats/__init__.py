@@ -8,8 +8,10 @@ from headcount.stats.bootstrap import Test, interval, paired_bootstrap, resample
 from headcount.stats.correlation import Correlation, correlation
 from headcount.stats.noninferiority import NonInferiority, noninferior
 from headcount.stats.paired import corrected, mcnemar_exact, paired_t
+from headcount.stats.resampling import SEED
 
 __all__ = [
+    "SEED",
     "Correlation",
     "NonInferiority",
     "Test",

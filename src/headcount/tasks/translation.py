@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from headcount.errors import BadData
+from headcount.tasks.aligned import aligned
 from headcount.tasks.base import Batch
 from headcount.tasks.base_task import BaseTask, digest
 from headcount.tasks.columns import Column, find_translation
-from headcount.tasks.data import Rows, aligned
+from headcount.tasks.data import Rows
 from headcount.tasks.decoding import EndAtLimit, decoder_inputs, language_token, speaking
 from headcount.tasks.fit import output_rows, positions, without_cache
 from headcount.tasks.metrics import TRANSLATION, pick
