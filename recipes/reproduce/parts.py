@@ -30,9 +30,12 @@ def _each(one: Experiment, role: str = "data") -> list[str]:
     return ["ablate", one.model, "--data", data, *one.aligned("--target-data", role), "--alpha", "0.01", *one.options]
 
 
+def _best(one: Experiment) -> list[str]:
+    return [*_each(one), "--mode", "all-but-one"]
+
+
 def _alone(one: Experiment) -> list[str]:
-    select = ["--select-data", one.score, *one.aligned("--select-target-data", "score")]
-    return [*_each(one), "--mode", "all-but-one", *select]
+    return [*_best(one), "--select-data", one.score, *one.aligned("--select-target-data", "score")]
 
 
 def _curve(one: Experiment, *more: str) -> list[str]:
@@ -54,7 +57,8 @@ PARTS = (
     Part("ablate", "one head off", _each, lambda one: not _is_pair(one), times=5),
     Part("other", "one head off, out of domain", lambda one: _each(one, "other"), lambda one: one.other is not None, 5),
     Part("curve", "pruning curves", lambda one: _curve(one, "--methods", ORDERS)),
-    Part("alone", "all but one", _alone, lambda one: not _is_pair(one)),
+    Part("best", "all but one, chosen on the same data", _best, lambda one: not _is_pair(one)),
+    Part("alone", "all but one, chosen on other data", _alone, lambda one: not _is_pair(one)),
     Part("kinds", "curves by kind", lambda one: _curve(one, "--kinds", "each"), lambda one: one.translates),
     Part("track", "training dynamics", _track, lambda one: one.checkpoints is not None),
 )

@@ -77,6 +77,7 @@ def test_killed_twenty_times_at_random_moments(tmp_path):
             os.kill(process.pid, signal.SIGKILL)
             process.join()
         if process.exitcode == 0:  # it was faster: begin anew
+            takes *= 0.9
             shutil.rmtree(tmp_path / "killed")
             continue
         assert process.exitcode == -signal.SIGKILL
@@ -113,6 +114,7 @@ def test_the_command_line_killed_twenty_times(shared, tmp_path):
             process.wait()
             killed += 1
         else:
+            takes *= 0.9  # the first run may have been on a busier machine
             shutil.rmtree(tmp_path / "killed")
     assert run(tmp_path / "killed").wait() == 0
     whole, again = (read_run(tmp_path / name) for name in ("whole", "killed"))

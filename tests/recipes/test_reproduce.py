@@ -1,25 +1,16 @@
 """`python -m recipes.reproduce` on toy models and toy data, end to end; and its rules on made-up numbers."""
 
 import json
-import sys
 from xml.dom import minidom
 
 import pytest
 
 import tiny_models
-from headcount import save
+from headcount import HeadcountError, save
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 8}  # short outputs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def recipes(pytestconfig):
-    """`recipes` is no installed package: it is found from the root of the repository."""
-    sys.path.insert(0, str(pytestconfig.rootpath))
-    yield
-    sys.path.remove(str(pytestconfig.rootpath))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +60,16 @@ def test_every_section_is_there_with_numbers_of_the_runs(written):
     assert page.count("\n## ") == 10
     assert "Not computed" not in page
     runs = {path.parent.name: json.loads(path.read_text()) for path in (out / "runs").glob("*/run.json")}
-    kinds = {"toy-ablate", "toy-other", "toy-curve", "toy-alone", "toy-en-fr-kinds", "toy-en-fr-track", "speed"}
+    kinds = {
+        "toy-ablate",
+        "toy-other",
+        "toy-curve",
+        "toy-best",
+        "toy-alone",
+        "toy-en-fr-kinds",
+        "toy-en-fr-track",
+        "speed",
+    }
     assert kinds <= {name.rpartition("-")[0] for name in runs}
     ablated = next(run for name, run in runs.items() if name.startswith("toy-ablate"))
     assert f"| Toy | 6 | accuracy {ablated['base']:.3f} | 8 |" in page
@@ -109,12 +109,22 @@ def test_nothing_finished_is_computed_again(written, monkeypatch):
     assert (out / "docs" / "results.md").read_bytes() == before
 
 
+def test_a_page_with_something_missing_does_not_replace_the_published_one(written, monkeypatch):
+    from recipes.reproduce import __main__ as reproduce
+
+    out, asked = written
+    monkeypatch.setattr(reproduce, "ROOT", out / "repository")
+    reproduce.main([*asked[: asked.index("--docs")], "--write"])
+    assert (out / "runs" / "docs" / "results.md").exists()
+    assert not (out / "repository").exists()
+
+
 def test_unknown_parts_and_experiments_are_refused(written):
     from recipes.reproduce.__main__ import main
 
-    with pytest.raises(SystemExit, match="unknown part 'curves'; did you mean 'curve'"):
+    with pytest.raises(HeadcountError, match="unknown part 'curves'; did you mean 'curve'"):
         main([*written[1], "--only", "curves"])
-    with pytest.raises(SystemExit, match="unknown experiment 'Tox'; did you mean 'Toy'"):
+    with pytest.raises(HeadcountError, match="unknown experiment 'Tox'; did you mean 'Toy'"):
         main([*written[1], "--experiment", "Tox"])
 
 

@@ -1,8 +1,7 @@
 """`recipes/train_translator.py` on a toy language: it learns, keeps every epoch, and goes on as if never stopped."""
 
-import importlib.util
+import importlib
 import json
-import sys
 
 import pytest
 from safetensors.torch import load_file
@@ -18,18 +17,8 @@ EPOCHS = 14
 
 
 @pytest.fixture(scope="module")
-def recipe(repository_root):
-    path = repository_root / "recipes" / "train_translator.py"
-    spec = importlib.util.spec_from_file_location("train_translator", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_translator"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def repository_root(pytestconfig):
-    return pytestconfig.rootpath
+def recipe():
+    return importlib.import_module("recipes.train_translator")
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,8 @@ WEIGHT_FILES = re.compile(r".*\.safetensors|(pytorch|tf|flax)_model.*|model\.saf
 HERE, EXCHANGE = -100, 2  # Linux: AT_FDCWD, RENAME_EXCHANGE
 
 
-@contextmanager
-def replacing(directory: Path, own_files: tuple[str, ...]) -> Iterator[Path]:
-    """A new directory beside the given one that takes its place when the block ends well, and vanishes otherwise.
-
-    Files of the earlier one that are no part of a checkpoint (weights, `own_files`) are carried over.
-    """
+def refuse_strangers(directory: Path) -> None:
+    """A model is saved to a directory that is new, empty, or holds a model; to no other, and not to the current one."""
     target = directory.resolve()
     if target.exists() and not target.is_dir():
         raise HeadcountError(f"{directory} is a file; choose another directory to save to")
@@ -32,6 +28,16 @@ def replacing(directory: Path, own_files: tuple[str, ...]) -> Iterator[Path]:
         raise HeadcountError(f"{directory} is the current directory, which cannot be replaced; name one below it")
     if target.is_dir() and any(target.iterdir()) and not (target / "config.json").is_file():
         raise HeadcountError(f"{directory} is not empty and holds no model; choose another directory to save to")
+
+
+@contextmanager
+def replacing(directory: Path, own_files: tuple[str, ...]) -> Iterator[Path]:
+    """A new directory beside the given one that takes its place when the block ends well, and vanishes otherwise.
+
+    Files of the earlier one that are no part of a checkpoint (weights, `own_files`) are carried over.
+    """
+    refuse_strangers(directory)
+    target = directory.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
