@@ -9,9 +9,10 @@ import torch
 from scipy.stats import spearmanr
 
 import tiny_models
-from headcount import evaluate, importance, load, pruning_curve, remove, save, track
+from headcount import evaluate, importance, load, pruning_curve, remove, report, save, track
 from headcount.dynamics import Dynamics, Snapshot, in_order
 from headcount.dynamics.snapshot import read_snapshot
+from headcount.engine import read_run
 from headcount.errors import BadCheckpoint, BadData, HeadcountError, RunConflict
 from headcount.tasks.metrics import CLASSIFICATION
 from toy_jobs import classification
@@ -117,7 +118,11 @@ def test_a_finished_checkpoint_is_not_computed_again(epochs, tasks, tmp_path, mo
     monkeypatch.setattr("headcount.dynamics.snapshot.pruning_curve", stopping)
     with pytest.raises(KeyboardInterrupt):
         ask()
+    half = read_run(tmp_path / "run")
+    assert (half["finished"], [one["name"] for one in half["checkpoints"]]) == (False, ["epoch-1"])
+    assert "1 checkpoint" in report(tmp_path / "run", tmp_path / "report.html").read_text()
     assert ask().to_json() == tracked.to_json()
+    assert read_run(tmp_path / "run")["finished"]
     assert seen == ["epoch-1", "epoch-2", "epoch-2", "epoch-10"]
     with pytest.raises(RunConflict, match="something else"):
         track([epochs / "epoch-1"], *tasks, run=tmp_path / "run")

@@ -160,6 +160,10 @@ def test_refusals(headcount, carriers, tmp_path):
     answer = headcount("demo", "--out", tmp_path / "mine" / "notes.txt")
     assert answer.code == 1
     assert "is a file" in answer.err
+    answer = headcount("demo", "--out", tmp_path / "mine" / "notes.txt" / "below")
+    assert (answer.code, "notes.txt is a file" in answer.err) == (1, True)
+    answer = headcount("demo", "--out=-x")
+    assert (answer.code, "does not begin with -" in answer.err) == (1, True)
     answer = headcount("demo", "review")
     assert answer.code == 1
     assert "did you mean 'reviews'" in answer.err

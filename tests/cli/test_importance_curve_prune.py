@@ -84,6 +84,11 @@ def test_curve_of_each_kind(headcount, place):
     assert [one["kind"] for one in found["curves"]] == ["encoder", "decoder", "cross"]
 
 
+def test_other_data_needs_targets_of_its_own(headcount, place):
+    ask = ("curve", place / "translator", "--data", place / "dev.en", "--target-data", place / "dev.fr")
+    assert refused(headcount(*ask, "--score-data", place / "train.en"), "give --score-target-data")
+
+
 def test_curve_refusals(headcount, place):
     ask = ("curve", place / "classifier", "--score-data", place / "train.tsv", "--data")
     assert refused(headcount(*ask, place / "train.tsv"), "are also in the score data", "--allow-overlap")

@@ -83,8 +83,8 @@ def test_refusals_are_one_sentence(headcount, tmp_path):
     (tmp_path / "run.json").write_text("{")
     for words, why in (
         ((tmp_path / "nowhere",), "does not exist"),
-        ((tmp_path,), "cannot be read"),
-        ((tmp_path / "notes.txt",), "cannot be read"),
+        ((tmp_path,), "is no run of headcount, or damaged"),
+        ((tmp_path / "notes.txt",), "is no run of headcount, or damaged"),
     ):
         done = headcount("report", *words, "-o", tmp_path / "report.html")
         assert (done.code, done.out) == (1, "")

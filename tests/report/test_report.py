@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -63,6 +64,8 @@ def test_the_headline_claims_what_was_shown_and_no_more():
     proven = f"{claim}, not inferior within 0.5 points"
     assert headline(prune) == f"{proven}, 21% faster"
     assert headline(prune, bench) == f"{proven}, 21% faster at batch 16"
+    sure = {**bench, "rows": bench["rows"][1:]}
+    assert headline(prune, sure) == f"{proven}, 12% to 21% faster"
     noisy = {**bench, "rows": [*bench["rows"][:2], {**bench["rows"][2], "low": 0.97}]}
     assert headline(prune, noisy) == f"{proven}, 12% faster at batch 4"
     assert headline(prune, {**bench, "rows": bench["rows"][:1]}) == proven
@@ -152,7 +155,7 @@ def test_gates_that_are_still_training_are_drawn(tmp_path):
     assert len(reading.marks(chart)) == 11 + 4
     assert "headcount gates is not finished." in page
     (half / "gates" / "gates.json").write_text("{")
-    with pytest.raises(HeadcountError, match="cannot be read"):
+    with pytest.raises(HeadcountError, match="is no run of headcount, or damaged"):
         report(half, tmp_path / "report.html")
 
 
@@ -160,10 +163,12 @@ def test_gates_that_are_still_training_are_drawn(tmp_path):
     ("content", "words"),
     [
         (None, "has no run.json"),
-        ("{", "cannot be read"),
+        ("{", "is no run of headcount, or damaged"),
         ("[1]", "no JSON object"),
-        ("\xff", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
+        ("{}", "does not say which command"),
+        ('{"finished": true, "command": "frob"}', "does not say which command"),
+        ("\xff", "is no run of headcount, or damaged"),
+        ("[" * 100_000, "is no run of headcount, or damaged"),
     ],
 )
 def test_what_is_no_run_is_refused_in_one_sentence(tmp_path, content, words):
@@ -190,12 +195,24 @@ def test_only_a_report_is_overwritten(tmp_path):
     for name, words in (
         ("thesis.html", "no report of headcount"),
         (".", "is a directory"),
-        ("no/r.html", "cannot wri"),
+        ("no/r.html", "make it first"),
     ):
         with pytest.raises(HeadcountError, match=words):
             report(run, tmp_path / name)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(HeadcountError, match="no ordinary file"):
+        report(run, tmp_path / "pipe")
+    (tmp_path / "pipe").unlink()
     assert "three years" in (tmp_path / "thesis.html").read_text()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["report.html", "thesis.html"]
+
+
+def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "link.html").symlink_to(tmp_path / "pages" / "real.html")
+    report(made_up.run_json("evaluate"), tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+    assert "Evaluated" in (tmp_path / "pages" / "real.html").read_text(encoding="utf-8")
 
 
 def poisoned(value):

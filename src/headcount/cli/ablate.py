@@ -59,7 +59,7 @@ def ablate(
     else:
         select = None
         if select_data is not None:
-            select = setup.load_task(select_data, tokenizer, model, select_target_data)
+            select = setup.load_other(select_data, tokenizer, model, select_target_data, "--select-target-data")
         tasks = [task] if select is None else [task, select]
         with run_of(setup, "ablate", model, tasks, mode=mode, **chosen) as run:
             with progress("ablating") as bar:

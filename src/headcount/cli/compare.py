@@ -37,7 +37,7 @@ def compare(
 
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
-    other = setup.load_task(against, tokenizer, model, against_target_data)
+    other = setup.load_other(against, tokenizer, model, against_target_data, "--against-target-data")
     with run_of(setup, "compare", model, [task, other], fill=fill) as run:
         with progress("comparing") as bar:
             both = ablation.compare(model, task, other, run=run.directory, progress=bar, fill=fill)

@@ -62,7 +62,7 @@ def curve(
     found = anatomy(model)
     chosen = list(found.kinds) if kinds == "each" else _names(kinds)
     of_kinds(found, chosen)
-    scoring = setup.load_task(score_data, tokenizer, model, score_target_data)
+    scoring = setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data")
     task = setup.load_task(data, tokenizer, model)
     settings: dict[str, Any] = {
         "methods": names, "step": step, "kinds": chosen, "keep_at_least": keep_at_least, "reestimate": reestimate,

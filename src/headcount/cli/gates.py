@@ -76,7 +76,7 @@ def gates(
     refuse_occupied(out)
     model, tokenizer = setup.load_model()
     training = setup.load_task(data, tokenizer, model)
-    proving = None if test is None else setup.load_task(test, tokenizer, model, test_target_data)
+    proving = None if test is None else setup.load_other(test, tokenizer, model, test_target_data, "--test-target-data")
     options: dict[str, Any] = {
         "lam": prices, "target_heads": targets, "settings": settings, "allow_overlap": allow_overlap, "roles": known,
         "kinds": None if kinds is None else [kind.strip() for kind in kinds.split(",")],

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.errors import HeadcountError
+
 Model = Annotated[str, typer.Argument(help="Model directory or hub id.")]
 TASK, RUN, MACHINES = "The task", "The run", "Many machines"
 ENGINE = ("engine", "address", "workers", "threads")
@@ -85,15 +87,25 @@ class Setup:
                 self.dtype = "saved"
             yield
 
-    def load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None = None) -> Any:
-        """The task on this data; what was guessed or cut is said."""
+    def load_task(self, data: str, tokenizer: Any, model: Any) -> Any:
+        """The task on `--data`."""
+        return self._load_task(data, tokenizer, model, self.target_data)
+
+    def load_other(self, data: str, tokenizer: Any, model: Any, target_data: str | None, option: str) -> Any:
+        """The same task on other data, whose targets another option names."""
+        if target_data is None and self.target_data is not None:
+            raise HeadcountError(f"{data} needs targets of its own, as --data has with --target-data: give {option}")
+        return self._load_task(data, tokenizer, model, target_data)
+
+    def _load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
+        """What was guessed or cut is said."""
         from headcount.cli.console import messages
         from headcount.tasks import load_task
 
         columns = {name: _column(getattr(self, name)) for name in ("text", "pair", "label", "source", "target")}
         task = load_task(
             self.task, data, tokenizer, model, split=self.split, limit=self.limit, seed=self.seed, metric=self.metric,
-            target_data=target_data or self.target_data, beams=self.beams, max_length=self.max_length, **columns,
+            target_data=target_data, beams=self.beams, max_length=self.max_length, **columns,
         )  # fmt: skip
         for remark in task.check(model):
             if remark not in self.said:

@@ -110,9 +110,9 @@ def prune(
     if out is not None and not dry_run:
         refuse_occupied(out)
     model, tokenizer = setup.load_model()
-    scoring = setup.load_task(score_data, tokenizer, model, score_target_data)
+    scoring = setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data")
     select = setup.load_task(data, tokenizer, model)
-    proving = None if test is None else setup.load_task(test, tokenizer, model, test_target_data)
+    proving = None if test is None else setup.load_other(test, tokenizer, model, test_target_data, "--test-target-data")
     ways: dict[str, Any] = {
         "method": method, "compensation": compensate, "uniform": uniform, "keep_at_least": keep_at_least,
         "kinds": None if kinds is None else [kind.strip() for kind in kinds.split(",")], "recovery": recovery,

@@ -22,7 +22,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about one run or several; nothing is computed, nothing is fetched.
 
-    Runs of the same model are put together; an unfinished run is shown as far as it got, and marked.
+    Runs of the same model are put together; an unfinished run is marked, and shown as far as it has numbers.
 
     Examples:
 

@@ -14,7 +14,7 @@ from headcount.signature import model_signature, versions
 class NoRun(RunDirectory):
     """Stands in where no `--out` was given: results are only returned."""
 
-    def write(self, results: dict[str, Any]) -> None:
+    def write(self, results: dict[str, Any], finished: bool = True) -> None:
         """Nothing to write to."""
 
     def save_shard(self, name: str, arrays: Any) -> None:

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from headcount.cli.console import console
 from headcount.engine import read_run
+from headcount.errors import RunConflict
 
 
 class Stage:
@@ -42,6 +43,8 @@ class Stage:
             _run(line)
             known = read_run(run)
         else:
+            if "path" in known and not (run / "model" / "config.json").is_file():
+                raise RunConflict(f"{run} has lost its model; remove that directory, and the demo makes it anew")
             console.print("(finished before)", style="dim")
         assert known is not None
         self.runs.append(run)
@@ -67,7 +70,8 @@ def missed(result: dict[str, Any]) -> str:
     hurt = sum(row["p_holm"] < 0.05 and row["change"] < 0 for row in rows)
     return (
         f"Missed most, in points: {worst}. "
-        f"Of {len(rows)} heads, {hurt} {'is' if hurt == 1 else 'are'} missed significantly on their own."
+        f"Of {len(rows)} heads, {hurt} {'is missed' if hurt == 1 else 'are missed'} significantly "
+        f"on {'its' if hurt == 1 else 'their'} own."
     )
 
 

@@ -48,7 +48,7 @@ def track(
     dynamics.refuse_different(paths)
     setup.model = paths[-1]
     last, tokenizer = setup.load_model()
-    scoring = setup.load_task(score_data, tokenizer, last, score_target_data)
+    scoring = setup.load_other(score_data, tokenizer, last, score_target_data, "--score-target-data")
     task = setup.load_task(data, tokenizer, last)
     settings = {"checkpoints": paths, "step": step, "orders": orders}
     with run_of(setup, "track", last, [scoring, task], **settings) as run, progress("tracking") as bar:

@@ -14,8 +14,11 @@ DEMO = "demo.json"
 
 def claim(out: Path, settings: dict[str, Any]) -> bool:
     """Take the directory for a demo with these settings; True if it was begun before."""
-    if out.exists() and not out.is_dir():
-        raise RunConflict(f"{out} is a file; choose another --out")
+    taken = next((place for place in (out, *out.parents) if place.exists() and not place.is_dir()), None)
+    if taken is not None:
+        raise RunConflict(f"{taken} is a file; choose another --out")
+    if out.as_posix().startswith("-"):
+        raise RunConflict(f"commands would take {out} for an option; choose an --out that does not begin with -")
     known = read_object(out / DEMO)
     strangers = sorted(entry.name for entry in out.iterdir()) if known is None and out.is_dir() else []
     if strangers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,15 @@ def track(
                 told = read_snapshot(name, kept, heads)
                 assert told is not None
             found.append(told)
+            if directory is not None:  # a report shows what there is so far
+                shots = [asdict(one) for one in found]
+                directory.write({"metric": task.metric.name, "n": len(task), "checkpoints": shots}, finished=False)
             if progress is not None:
                 progress((place + 1) / len(paths))
-    return Dynamics(tuple(found), task.metric)
+        result = Dynamics(tuple(found), task.metric)
+        if directory is not None:
+            directory.write({"metric": task.metric.name, "n": len(task), **result.to_json()})
+    return result
 
 
 def _load(path: str) -> nn.Module:

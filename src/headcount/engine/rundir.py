@@ -69,9 +69,10 @@ class RunDirectory:
             differs = _first_difference(known.get("signature"), self.signature)
             raise RunConflict(f"{self.path} is the run of something else ({differs}); choose another --out")
 
-    def write(self, results: dict[str, Any]) -> None:
-        """Write `run.json`; without results the run is unfinished."""
-        content = {"signature": self.signature, "arguments": self.arguments, "finished": bool(results), **results}
+    def write(self, results: dict[str, Any], finished: bool = True) -> None:
+        """Write `run.json`; without results, or with those that there are so far, the run is unfinished."""
+        ended = bool(results) and finished
+        content = {"signature": self.signature, "arguments": self.arguments, "finished": ended, **results}
         write_whole(self.path / RUN, to_json(content).encode())
 
     def save_shard(self, name: str, arrays: dict[str, np.ndarray]) -> None:

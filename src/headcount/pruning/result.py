@@ -7,6 +7,7 @@ from typing import Any
 
 from headcount.anatomy import anatomy
 from headcount.heads import Head
+from headcount.pruning.budget import Budget
 from headcount.pruning.curve import Point
 from headcount.pruning.speed import Speed
 from headcount.stats import NonInferiority
@@ -97,18 +98,24 @@ class Pruned:
         if self.speed is not None:
             lines.append(
                 f"Speed here: {self.speed.before:.0f} examples/s before, {self.speed.after:.0f} after "
-                f"({self.speed.speedup:.2f} times as fast, 95% interval {self.speed.low:.2f} to {self.speed.high:.2f})."
+                f"({self.speed.speedup:.2f} times as fast in paired rounds, "
+                f"95% interval {self.speed.low:.2f} to {self.speed.high:.2f})."
             )
         lines += self.remarks
         if path is not None:
             lines += [f"Saved to {path}. Load it with:", f'  import headcount; model = headcount.load("{path}")']
         return "\n".join(lines)
 
+    def _bound(self) -> float:
+        """The largest drop that the data allow, in points."""
+        budget = Budget.of(self.metric, self.max_drop, self.before)
+        return budget.in_points(max(0.0, budget.drop(self.before + self.verdict.bound)))
+
     def _verdict(self) -> str:
         unit = "percent" if self.metric.relative else "point" if self.max_drop == 1 else "points"
         budget = f"{self.max_drop:g} {unit}"
         if self.verdict.shown:
-            return f"Shown with this data: the drop is at most {budget} (95% confidence)."
+            return f"Shown with this data: the drop is at most {budget} (one-sided 95% bound {self._bound():.2f})."
         needed = self.verdict.examples_needed
         if needed is None:
             return f"Not shown: on this data the drop is larger than {budget}, and more examples would not change that."

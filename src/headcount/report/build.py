@@ -29,8 +29,9 @@ def report(results: Any, file: str | Path) -> Path:
     if not runs:
         raise HeadcountError("there is nothing to report on; name one run directory or more")
     path = Path(file)
-    _refuse_strangers(path)
-    _write(path, html(runs).encode())
+    target = path.resolve()  # what a link points to is written, and the link stays
+    _refuse_strangers(path, target)
+    _write(target, html(runs).encode())
     return path
 
 
@@ -39,14 +40,18 @@ def html(runs: list[Run]) -> str:
     return page(by_model(runs))
 
 
-def _refuse_strangers(path: Path) -> None:
-    """Only a report may be overwritten by a report."""
-    if path.is_dir():
+def _refuse_strangers(path: Path, target: Path) -> None:
+    """Only a report may be overwritten by a report; devices and pipes are left alone."""
+    if target.is_dir():
         raise HeadcountError(f"{path} is a directory; name a file, such as {path / 'report.html'}")
-    if not path.exists():
+    if not target.parent.is_dir():
+        raise HeadcountError(f"there is no directory {path.parent} to write {path.name} to; make it first")
+    if not target.exists():
         return
-    with path.open("rb") as stream:
-        if stream.read(len(MARK)) != MARK.encode() and path.stat().st_size:
+    if not target.is_file():
+        raise HeadcountError(f"{path} is no ordinary file; choose another name")
+    with target.open("rb") as stream:
+        if stream.read(len(MARK)) != MARK.encode() and target.stat().st_size:
             raise HeadcountError(f"{path} is there and is no report of headcount; choose another name")
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import HeadcountError, RunConflict, first_line
-from headcount.report.runs import Run, mapping, rows
+from headcount.report.runs import ALONE, TELLING, Run, mapping, rows
 
 RUN, SHARDS, GATES = "run.json", "outcomes", "gates/gates.json"
+AGAIN = "name what a command wrote with --out"
 
 
 def read(result: Any) -> Run:
@@ -46,10 +47,13 @@ def _read_directory(path: Path) -> Run:
         content = _load(file)
     except FileNotFoundError:
         why = f"it has no {RUN}" if path.is_dir() else "it does not exist"
-        raise RunConflict(f"{path} is no run directory: {why}; name what a command wrote with --out") from None
+        raise RunConflict(f"{path} is no run directory: {why}; {AGAIN}") from None
     if content.get("finished") is False and (file.parent / GATES).is_file():
         content = {**_so_far(_load(file.parent / GATES)), **content}
-    return Run(content, path.as_posix(), len(list((file.parent / SHARDS).glob("*.shard"))))
+    run = Run(content, path.as_posix(), len(list((file.parent / SHARDS).glob("*.shard"))))
+    if run.command not in (*TELLING, ALONE):
+        raise RunConflict(f"{file} does not say which command of headcount wrote it; run that again with a new --out")
+    return run
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -58,9 +62,9 @@ def _load(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise RunConflict(f"{file} cannot be read: {first_line(error)}") from None
+        raise RunConflict(f"{file} is no run of headcount, or damaged ({first_line(error)}); {AGAIN}") from None
     if not isinstance(content, dict):
-        raise RunConflict(f"{file} holds no JSON object, so it is no run")
+        raise RunConflict(f"{file} holds no JSON object, so it is no run; {AGAIN}")
     return content
 
 

@@ -40,10 +40,20 @@ def _claim(facts: Facts, cut: Run) -> str:
         parts.append(f"{words.metric_name(metric)} {before} → {after}")
     if cut.content.get("noninferior") is True:
         parts.append(f"not inferior within {words.points(cut.number('max_drop'), metric)}")
-    if (sure := _sure(facts, cut)) is not None:
-        at = f" at batch {words.count(sure['batch'])}" if "batch" in sure else ""
-        parts.append(f"{sure['speedup'] - 1:.0%} faster{at}")
-    return ", ".join(parts)
+    return ", ".join([*parts, *_gain(facts, cut)])
+
+
+def _gain(facts: Facts, cut: Run) -> list[str]:
+    """By how much it is faster, where that is sure: from the least to the most, if it is everywhere."""
+    sure, bench = _sure(facts, cut), bench_of(facts, cut)
+    if sure is None:
+        return []
+    measured = bench.rows("rows") if bench is not None else []
+    gains = [row["speedup"] - 1 for row in measured if surely_faster([row])]
+    if len(gains) == len(measured) > 1 and f"{min(gains):.0%}" != f"{max(gains):.0%}":
+        return [f"{min(gains):.0%} to {max(gains):.0%} faster"]
+    at = f" at batch {words.count(sure['batch'])}" if "batch" in sure else ""
+    return [f"{sure['speedup'] - 1:.0%} faster{at}"]
 
 
 def _sure(facts: Facts, cut: Run) -> dict[str, Any] | None:
@@ -68,7 +78,7 @@ def verdict(cut: Run) -> str:
     budget = words.points(cut.number("max_drop"), cut.word("metric"))
     shown, needed = cut.content.get("noninferior"), cut.number("examples_needed")
     if shown is True:
-        return f"Not inferior: shown to lose at most {budget} (95% confidence)."
+        return f"Not inferior: shown to lose at most {budget} (one-sided, 95% confidence)."
     if shown is False:
         more = f"; about {words.count(needed)} examples would show it" if needed else ""
         return f"Not shown with this much data to lose at most {budget}{more}."
@@ -134,7 +144,8 @@ def _speed_tile(facts: Facts, cut: Run) -> Markup | None:
         limit = f", limit {sure['limit']:.2f}×" if number(sure.get("limit")) else ""
         where = f"as fast at batch {words.count(sure['batch'])}, length {words.count(sure.get('length'))}{limit}"
     else:
-        where = f"as fast here: {words.count(sure.get('before'))} → {words.count(sure.get('after'))} examples a second"
+        before, after = (words.count(sure.get(key)) for key in ("before", "after"))
+        where = f"as fast in paired rounds; {before} → {after} examples a second"
     return _tile(f"{sure['speedup']:.2f}×", where)
 
 

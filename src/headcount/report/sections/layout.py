@@ -43,7 +43,7 @@ def folded(title: str, *content: object) -> Markup:
 
 def unfinished(run: Run) -> Markup:
     """A run that has not ended: what there is of it, and how to go on."""
-    kept = f" {run.shards} finished parts are kept." if run.shards else ""
+    kept = f" {run.shards} finished part{' is' if run.shards == 1 else 's are'} kept." if run.shards else ""
     return tag(
         "div",
         tag("b", f"headcount {run.command} is not finished."),

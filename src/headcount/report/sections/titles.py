@@ -17,13 +17,14 @@ from headcount.report.sections.roles import found
 def title(facts: Facts) -> str:
     """The first thing to be said; the names of the commands if there is nothing yet."""
     commands = ", ".join(dict.fromkeys(run.command for run in facts.runs))
-    return next(_titles(facts), f"What {commands} found")
+    unfinished = not any(run.finished for run in facts.runs)
+    return next(_titles(facts), f"headcount {commands} is not finished" if unfinished else f"What {commands} found")
 
 
 def _titles(facts: Facts) -> Iterator[str]:
     for run in facts.of("ablate"):
         if run.heads:
-            yield f"{len(significant(run)) or 'None'} of {len(run.heads)} heads matter on their own"
+            yield _alone(len(significant(run)), len(run.heads))
     for run in facts.of("importance"):
         if order := run.listed("order"):
             yield f"{order[-1]} matters most of {len(order)} heads"
@@ -55,6 +56,17 @@ def _titles(facts: Facts) -> Iterator[str]:
         if (score := run.number("score")) is not None:
             name = _capital(words.metric_name(run.word("metric")))
             yield f"{name} {words.score(score, run.word('metric'))} on {data_of(run)}"
+
+
+def _alone(matter: int, heads: int) -> str:
+    """What was shown, and no more: that a head matters, not that it does not.
+
+    >>> _alone(0, 72), _alone(1, 36)
+    ('No single head of 72 is shown to matter', '1 of 36 heads matters on its own')
+    """
+    if not matter:
+        return f"No single head of {heads} is shown to matter"
+    return f"{matter} of {heads} heads {'matters on its own' if matter == 1 else 'matter on their own'}"
 
 
 def surely_faster(measured: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -86,7 +86,8 @@ def _agreement(run: Run, checkpoints: list[dict[str, Any]]) -> Markup | None:
 
 def _told(run: Run) -> str:
     names = [str(one.get("name")) for one in run.rows("checkpoints")]
-    return sentences(f"{len(names)} checkpoints, from {names[0]} to {names[-1]}.", run.word("in_words"))
+    several = f"{len(names)} checkpoints, from {names[0]} to {names[-1]}."
+    return sentences(f"1 checkpoint: {names[0]}." if len(names) == 1 else several, run.word("in_words"))
 
 
 def _base(run: Run) -> Markup:
