@@ -44,10 +44,10 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def read_encoder(source: str, options: argparse.Namespace) -> tuple[Any, Any]:
     """The pretrained model with a new classifier on top, and its tokenizer."""
-    settings = {"num_labels": options.labels, "dtype": torch.float32, "trust_remote_code": False}
+    settings = {"num_labels": options.labels, "dtype": torch.float32}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model = AutoModelForSequenceClassification.from_pretrained(source, **settings)
+        model = AutoModelForSequenceClassification.from_pretrained(source, trust_remote_code=False, **settings)
     except (OSError, ValueError) as error:
         raise HeadcountError(f"{source} cannot be loaded as a classifier: {first_line(error)}") from error
     tokenizer.model_max_length = options.max_length
