@@ -24,7 +24,7 @@ test: check  ## set up, then lint, types, all tests and doctests but the slow on
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 test-slow: $(READY)  ## the slow tests: real weights, real data, many kills
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(WORKERS)
 
 check: $(READY)  ## lint and types only
 	$(BIN)/ruff check
