@@ -64,6 +64,7 @@ def curve() -> dict[str, Any]:
             heads = HEADS[:gone]
             points.append({"pruned": gone / 24, "removed": heads, "score": score, "low": score - 0.02})
             points[-1] |= {"high": score + 0.02, "change": score - 0.9, "relative": score / 0.9}
+            points[-1] |= {"change_low": score - 0.92, "change_high": score - 0.88}
         curves.append({"method": method, "kind": None, "points": points})
     return {"base": 0.9, "curves": curves}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from recipes.reproduce import published
 from recipes.reproduce.markdown import percent, points, table
-from recipes.reproduce.one_head import ALPHA
+from recipes.reproduce.one_head import ALPHA, precision
 from recipes.reproduce.results import Results
 
 
@@ -30,7 +30,24 @@ def all_but_one(results: Results, figures: dict[str, str]) -> str:
     bert = percent(published.CHOSEN_APART["BERT"])
     rows.append(["*M19, BERT on MNLI*", "encoder", 9815, published.ALL_BUT_ONE_BERT, "", bert])
     columns = ["", "kind", "n", "chosen on the same data", "chosen on other data", "no significant change"]
-    return table(columns, rows)
+    return table(columns, rows) + _more(results)
+
+
+def _more(results: Results) -> str:
+    """Why more layers than in the paper show no change, where that is so."""
+    found = []
+    for name, run in results.of("alone").items():
+        unchanged = sum(row["p"] >= ALPHA for row in run["layers"]) / len(run["layers"])
+        if results.experiments[name].translates and unchanged > published.CHOSEN_APART["WMT"]:
+            found.append(f"{name} {percent(unchanged)}, ± {precision(run, 'layers')} points")
+    if not found:
+        return ""
+    theirs = percent(published.CHOSEN_APART["WMT"])
+    return (
+        f"\n\nMore layers of the translators than M19's {theirs} show no significant change ({'; '.join(found)}, half "
+        "the width of a typical 95% interval): with fewer sentences than M19's 3,000, smaller changes cannot be told "
+        "from chance."
+    )
 
 
 def _of_kind(run: dict[str, Any], kind: str) -> list[dict[str, Any]]:

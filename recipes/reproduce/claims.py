@@ -9,6 +9,7 @@ from recipes.reproduce.alone import lost
 from recipes.reproduce.one_head import ALPHA, precision
 from recipes.reproduce.pruning import KEPT, height, prunable
 from recipes.reproduce.results import Results
+from recipes.reproduce.training import distinct_shots
 
 DISTINCT = 0.05  # of the score: an advantage over random order that counts as a distinction
 
@@ -50,7 +51,8 @@ def _one_left(results: Results) -> list[tuple[str, bool, str]]:
     found = []
     for name, run in results.of("alone").items():
         free = len(run["layers"]) - len(lost(run))
-        found.append((name, free >= len(run["layers"]) / 2, f"{free} of {len(run['layers'])} layers"))
+        said = f"{free} of {len(run['layers'])} layers, ± {precision(run, 'layers')} points"
+        found.append((name, free >= len(run["layers"]) / 2, said))
     return found
 
 
@@ -76,7 +78,7 @@ def _cross(results: Results) -> list[tuple[str, bool, str]]:
 def _early(results: Results) -> list[tuple[str, bool, str]]:
     found = []
     for name, run in results.of("track").items():
-        gains = {shot["name"]: shot["advantage"] for shot in run["checkpoints"]}
+        gains = {shot["name"]: shot["advantage"] for shot in distinct_shots(run)}
         values = list(gains.values())
         distinct = [shot for shot, gain in gains.items() if gain > DISTINCT]
         holds = len(values) > 1 and not values[0] > DISTINCT and any(gain > DISTINCT for gain in values[:-1])
@@ -99,7 +101,8 @@ CLAIMS = (
     ),
     Claim(
         "C2", "Layers can be reduced to one head",
-        f"at least half of the layers show no significant loss (p < {ALPHA:g}) with one head, chosen on other data",
+        f"at least half of the layers show no significant loss (p < {ALPHA:g}) with one head, chosen on other data; "
+        "± is half the width of a typical layer's 95% interval: smaller losses may be there",
         _one_left, "a layer of a narrow model has fewer heads that could stand in for each other",
     ),
     Claim(

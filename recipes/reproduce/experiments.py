@@ -47,19 +47,24 @@ def _multi30k(language: str, data: str, model: str, checkpoints: str, recipe: st
     )
 
 
-CLASSIFY = "python -m recipes.finetune_classifier"
+CLASSIFY = "python -m recipes.finetune_classifier --keep last"
 COLA = ("--text", "3", "--label", "1", "--metric", "matthews")
 EXPERIMENTS = (
     Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv"),
     Experiment(
         "CoLA", "cola", "cola/in_domain_dev.tsv", "cola/in_domain_train.tsv", "cola/out_of_domain_dev.tsv",
-        options=COLA, recipe=f"{CLASSIFY} --train cola/in_domain_train.tsv --text 3 --label 1 --metric matthews …",
+        options=COLA,
+        recipe=f"{CLASSIFY} --train cola/in_domain_train.tsv --dev cola/in_domain_dev.tsv --text 3 --label 1 "
+        "--metric matthews --epochs 4 --out models/cola",
         overlaps=True,
     ),
-    Experiment("MRPC", "mrpc", "mrpc/test.txt", "mrpc/train.txt", recipe=f"{CLASSIFY} --train mrpc/train.txt …"),
+    Experiment(
+        "MRPC", "mrpc", "mrpc/test.txt", "mrpc/train.txt",
+        recipe=f"{CLASSIFY} --train mrpc/train.txt --dev mrpc/test.txt --out models/mrpc",
+    ),
     _multi30k(
         "de", "multi30k/test_2016_flickr", "en-de/model", "../checkpoints/epoch-*",
-        "python -m recipes.train_translator --train train.en train.de --val val.en val.de --out en-de",
+        "python -m recipes.train_translator --train train.en train.de --val val.en val.de --out models/en-de",
     ),
     _multi30k("fr", "multi30k/val", "multi30k-en-fr", "checkpoints/epoch-*"),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from recipes.reproduce import published
 from recipes.reproduce.figures import histogram
-from recipes.reproduce.markdown import metric_name, points, score, table
+from recipes.reproduce.markdown import HUNDREDS, metric_name, points, score, table
 from recipes.reproduce.results import Results
 
 from headcount.heads import Head
@@ -29,9 +29,9 @@ def counted(run: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def precision(run: dict[str, Any]) -> str:
-    """Half the median width of the heads' 95% intervals, in points: effects far below it cannot be told from chance."""
-    half = np.median([(row["high"] - row["low"]) / 2 for row in run["heads"]])
+def precision(run: dict[str, Any], rows: str = "heads") -> str:
+    """Half the median width of the 95% intervals, in points: effects far below it cannot be told from chance."""
+    half = np.median([(row["high"] - row["low"]) / 2 for row in run[rows]])
     return points(float(half), run["metric"]).lstrip("+")
 
 
@@ -41,7 +41,7 @@ def one_head(results: Results, figures: dict[str, str]) -> str:
     for name, run in results.of("ablate").items():
         metric, found = run["metric"], counted(run)
         file = f"{_file(name)}-one-head.svg"
-        changes = [row["change"] * (1 if metric == "bleu" else 100) for row in run["heads"]]
+        changes = [row["change"] * (1 if metric in HUNDREDS else 100) for row in run["heads"]]
         figures[file] = histogram(changes, f"change of {metric_name(metric)} with the head off, in points")
         pictures.append(f"![{name}: heads by what their removal changes](figures/{file})")
         worst = min(run["heads"], key=lambda row: row["change"])
@@ -87,6 +87,13 @@ def agreement(results: Results) -> dict[str, Correlation]:
     return found
 
 
+def without_largest(here: dict[str, Any], other: dict[str, Any]) -> float:
+    """Pearson r again, without the one head with the largest effect in domain."""
+    pairs = [(a["change"], b["change"]) for a, b in zip(here["heads"], other["heads"], strict=True)]
+    pairs.remove(max(pairs, key=lambda pair: abs(pair[0])))
+    return correlation(*(np.array(side) for side in zip(*pairs, strict=True))).pearson
+
+
 def domains(results: Results, figures: dict[str, str]) -> str:
     """Do the same heads matter on other data (figure 2)?"""
     rows, pictures, noisy = [], [], []
@@ -98,15 +105,16 @@ def domains(results: Results, figures: dict[str, str]) -> str:
         pictures.append(f"![{name}: effect of each head in and out of domain](figures/{file})")
         bases = f"{score(here['base'], metric)} / {score(other['base'], metric)}"
         size = f"{here['n']} / {other['n']}"
-        rows.append([name, size, bases, f"{both.pearson:.2f}", f"{both.pearson_p:.1g}", f"{both.spearman:.2f}"])
+        r = [f"{both.pearson:.2f}", f"{both.pearson_p:.1g}", f"{without_largest(here, other):.2f}"]
+        rows.append([name, size, bases, *r, f"{both.spearman:.2f}"])
         if counted(here)["significant"] < FEW:
             noisy.append(f"{name} ({counted(here)['significant']} heads, ± {precision(here)} points)")
-    rows += [[f"*M19, {name}*", "", "", f"{r:.2f}", "< 0.01", ""] for name, r in published.DOMAINS.items()]
+    rows += [[f"*M19, {name}*", "", "", f"{r:.2f}", "< 0.01", "", ""] for name, r in published.DOMAINS.items()]
     why = (
         f"Fewer than {FEW} heads have an effect that stands out from chance on so few examples: {', '.join(noisy)}. "
         "There r is mostly that of noise, and says little about the heads; more examples are needed.\n\n"
     )
-    said = table(["", "n", "whole model", "Pearson r", "p", "Spearman r"], rows)
+    said = table(["", "n", "whole model", "Pearson r", "p", "r without the largest head", "Spearman r"], rows)
     return f"{said}\n\n{why if noisy else ''}" + "\n".join(pictures)
 
 

@@ -64,8 +64,9 @@ def _models(results: Results) -> str:
             said = "" if base is None else f"{metric_name(first['metric'])} {score(base, first['metric'])}"
             one = results.experiments[name]
             sizes = ", ".join(f"{part} {run['n']}" for part, run in runs.items())
-            rows.append([name, f"`{one.model}`", f"`{one.data}`", f"`{one.score}`", said, sizes])
-    return table(["", "model", "tested on", "heads scored on", "score", "examples"], rows)
+            scored = next((run["signature"]["tasks"][0]["n"] for run in runs.values() if "curves" in run), "")
+            rows.append([name, f"`{one.model}`", f"`{one.data}`", f"`{one.score}`", scored, said, sizes])
+    return table(["", "model", "tested on", "heads scored on", "so many", "score", "examples"], rows)
 
 
 HEAD = """# Results
@@ -81,6 +82,8 @@ DIFFERENCES = """## Where ours is not the paper's experiment
 - **Data.** Multi30k instead of WMT14 and IWSLT14, its MSCOCO test set instead of MTNT; CoLA's two dev sets instead of
   MNLI's. As many examples as the table above says, chosen at random: intervals are wider than in the paper. CoLA
   itself has sentences of its dev set in its training set as well; they were left there.
+- **English-French** is tested on the validation set, on which the epochs of the model that was given were followed; its
+  test set is not at hand.
 - **Importance** is M19's equation 2 as written, the absolute value per example; the authors' code takes it per token.
 - **Decoding** is greedy; M19 uses beam search.
 - **Pruned models** are really smaller: heads are removed, not masked, at every point of every curve."""

@@ -7,15 +7,19 @@ import hashlib
 import io
 import math
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from recipes.reproduce.experiments import Experiment
 from recipes.reproduce.parts import Part
 
 from headcount.cli.app import app
 from headcount.engine import read_run
 from headcount.errors import HeadcountError
+from headcount.signature import model_signature
+from headcount.surgery import load
 
 
 def directory_of(out: Path, one: Experiment, part: Part, limit: int) -> tuple[Path, list[str]]:
@@ -29,6 +33,8 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
     """What the part's `run.json` says, computed first if it has to be; None if it is not there."""
     path, command = directory_of(out, one, part, limit)
     known = read_run(path)
+    if known is not None and known["signature"]["model"]["fingerprint"] != _weights(one.model):
+        raise HeadcountError(f"{path} is a run of other weights than {one.model} has now; remove it")
     if not (known and known.get("finished")) and compute:
         begun = time.monotonic()
         print(f"{one.name}, {part.title}: headcount {' '.join(command)}", flush=True)
@@ -41,6 +47,12 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
         print(f"  done in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
         known = read_run(path)
     return _undefined_as_nan(known) if known and known.get("finished") else None
+
+
+@cache
+def _weights(model: str) -> str:
+    """The fingerprint of a model's weights, as runs keep it."""
+    return model_signature(load(model, dtype=torch.float32))["fingerprint"]
 
 
 def _undefined_as_nan(value: Any) -> Any:

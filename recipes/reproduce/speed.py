@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from headcount import anatomy, benchmark, remove
 from headcount.engine import RunDirectory, read_run
+from headcount.errors import HeadcountError
 from headcount.signature import versions
 
 
@@ -19,6 +20,8 @@ def speed(out: Path, batches: list[int], rounds: int, compute: bool = True, **si
     signature = {"command": "bench", "batches": batches, "rounds": rounds, "sizes": sizes, "versions": versions()}
     path = out / f"speed-{'-'.join(map(str, batches))}"
     known = read_run(path)
+    if known is not None and any(known["signature"].get(key) != signature[key] for key in ("rounds", "sizes")):
+        raise HeadcountError(f"{path} was measured with other --rounds or --bench-layers; remove it first")
     if not (known and known.get("finished")) and compute:
         print(f"speed, batches of {batches}", flush=True)
         torch.manual_seed(0)

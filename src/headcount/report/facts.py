@@ -55,10 +55,8 @@ def _said(run: Run) -> Iterator[tuple[Head, str]]:
     if run.command == "ablate":
         for head, row in run.heads.items():
             interval = f"95% {words.interval(row, metric)}"
-            yield (
-                head,
-                f"without it: {words.change(row.get('change'), metric)} {words.metric_name(metric)} ({interval})",
-            )
+            change = f"{words.change(row.get('change'), metric)} {words.metric_name(metric)}"
+            yield head, f"without it: {change} ({interval}), {data_of(run)}"
             yield head, f"p {words.p_value(row.get('p'))}, corrected {words.p_value(row.get('p_holm'))}"
     elif run.command == "importance":
         places = {head: place for place, head in enumerate(reversed(run.listed("order")), 1)}

@@ -36,7 +36,8 @@ def _curve(run: Run, cut: Run | None) -> Markup:
         plain = "c6" if one.get("method") == "random" else COLOURS[place % len(COLOURS)]
         series.append(Series(curve_name(one), plain, dots))
     at = None
-    if cut is not None and total_of(cut):
+    by_kind = any(one.get("kind") for one in run.rows("curves"))  # then the axis is a share of that kind's heads
+    if cut is not None and total_of(cut) and not by_kind:
         at = (len(cut.listed("removed")) / total_of(cut), "chosen cut")
     name = words.metric_name(metric)
     label = f"{name} as heads are removed"
@@ -70,15 +71,15 @@ def _dot(point: dict[str, Any], metric: str | None, name: str) -> Dot | None:
 
 
 def lasting(run: Run) -> list[tuple[dict[str, Any], float]]:
-    """Each curve with its last point whose interval still reaches the whole model's score, as a share of the heads."""
-    base, metric = run.number("base"), run.word("metric")
+    """Each curve with its last point before a significant loss, by the paired interval of its change."""
+    metric = run.word("metric")
     found = []
     for one in run.rows("curves"):
         last = None
         for point in rows(one.get("points")):
-            near = number(point.get("low" if metric in words.LOWER_IS_BETTER else "high"))
+            best = number(point.get("change_low" if metric in words.LOWER_IS_BETTER else "change_high"))
             share = number(point.get("pruned"))
-            if base is None or near is None or share is None or words.worse(near - base, metric):
+            if best is None or share is None or words.worse(best, metric):
                 break
             last = share
         if last is not None:
@@ -92,8 +93,8 @@ def _what_lasts(run: Run) -> str:
     if not said:
         return ""
     return (
-        f"On {data_of(run)}, the interval still holds the whole model's {words.metric_name(metric)} of "
-        f"{words.score(base, metric)} with up to {', '.join(said)} of the heads gone."
+        f"On {data_of(run)}, where the whole model has {words.metric_name(metric)} {words.score(base, metric)}, "
+        f"the loss is not significant up to {', '.join(said)} of the heads gone."
     )
 
 
@@ -141,11 +142,11 @@ def _search(run: Run) -> Markup:
 def _budget(run: Run) -> tuple[float, str] | None:
     """The largest drop that was allowed, as a change of the metric."""
     metric, most = run.word("metric"), run.number("max_drop")
-    base = next((number(row.get("score")) or 0.0) - row["change"] for row in tried(run))
-    if most is None:
+    bases = [(number(row.get("score")) or 0.0) - row["change"] for row in tried(run)]
+    if most is None or not bases:
         return None
     name = f"budget: {words.points(most, metric)}"
-    return (most * base / 100, name) if metric in words.RELATIVE else (-most * words.point(metric), name)
+    return (most * bases[0] / 100, name) if metric in words.RELATIVE else (-most * words.point(metric), name)
 
 
 def _what_was_tried(run: Run) -> str:

@@ -109,7 +109,7 @@ def _what_changes(run: Run) -> str:
         )
     return (
         f"{found} The whole model has {words.metric_name(metric)} {words.score(run.number('base'), metric)}; the "
-        f"largest drop is {words.change(changes[worst], metric)}, without {worst}."
+        f"largest loss is {words.change(changes[worst], metric)}, without {worst}."
         if words.worse(changes[worst], metric)
         else found
     )

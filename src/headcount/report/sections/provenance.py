@@ -32,7 +32,7 @@ def provenance(facts: Facts) -> Markup:
         table(PAIRS, _shared(facts)),
         *(_run(run) for run in facts.runs),
         _missing(facts),
-        summary="Every number was measured by these commands; the report itself computes nothing.",
+        summary="Every number was measured by these commands; the report itself measures nothing.",
     )
 
 

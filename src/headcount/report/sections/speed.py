@@ -52,7 +52,7 @@ def _parts(run: Run) -> list[tuple[str, str, list[dict[str, Any]]]]:
 def _pictures(run: Run) -> Markup | None:
     pictures = []
     for title, unit, measured in _parts(run):
-        named = len({row.get("model") for row in measured}) > 1
+        named = len({str(row.get("model")) for row in measured}) > 1
         ranges = []
         for row in measured:
             value = number(row.get("speedup"))
@@ -79,7 +79,7 @@ def _pictures(run: Run) -> Markup | None:
 def _tables(run: Run) -> list[Markup]:
     made = []
     for title, unit, measured in _parts(run):
-        named = len({row.get("model") for row in measured}) > 1
+        named = len({str(row.get("model")) for row in measured}) > 1
         columns: dict[str, Any] = {"model": lambda row: row.get("model")} if named else {}
         columns |= {
             "batch": lambda row: row.get("batch"),

@@ -35,8 +35,9 @@ def _titles(facts: Facts) -> Iterator[str]:
         if lasts := lasting(run):
             curve, share = max(lasts, key=lambda pair: pair[1])
             heads = f"{curve['kind']} heads" if isinstance(curve.get("kind"), str) else "heads"
-            metric = _capital(words.metric_name(run.word("metric")))
-            yield f"{metric} holds with {words.share(share)} of the {heads} gone ({curve.get('method')})"
+            metric = words.metric_name(run.word("metric"))
+            gone = f"{words.share(share)} of the {heads} gone ({curve.get('method')})"
+            yield f"No significant loss of {metric} with {gone}"
     for run in facts.of("bench"):
         if measured := run.rows("rows"):
             sure = surely_faster(measured)

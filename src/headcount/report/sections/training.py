@@ -28,7 +28,7 @@ def dynamics(facts: Facts) -> Markup | None:
 
 def _tracked(run: Run) -> list[Markup]:
     checkpoints = run.rows("checkpoints")
-    methods = list(dict.fromkeys(point.get("method") for one in checkpoints for point in rows(one.get("points"))))
+    methods = list(dict.fromkeys(str(point.get("method")) for one in checkpoints for point in rows(one.get("points"))))
     pictures: list[Markup | None] = []
     for method in methods:
         series = [
@@ -37,13 +37,13 @@ def _tracked(run: Run) -> list[Markup]:
         ]
         if not any(one.dots for one in series):
             continue
-        by = {"gradient": "least important heads first", "random": "in random order"}.get(str(method), "")
+        by = {"gradient": "least important heads first", "random": "in random order"}.get(method, "")
         name = words.metric_name(run.word("metric"))
         chart = line_chart(
             series, "heads removed", f"{name}, share of its own", f"checkpoints pruned, {by or method}",
             x_percent=True, y_percent=True, bands=False, whole=True, powers=run.word("metric") in words.LOWER_IS_BETTER,
         )  # fmt: skip
-        title = f"Pruned, {by}" if by else f"Pruned by {method}" if method else "Pruned"
+        title = f"Pruned, {by}" if by else f"Pruned by {method}"
         pictures.append(figure(title, chart, note=f"{data_of(run)}; each checkpoint against itself unpruned"))
     pictures.append(_agreement(run, checkpoints))
     return [picture for picture in pictures if picture]
@@ -53,11 +53,11 @@ def _shade(place: int, of: int) -> str:
     return SHADES[round((len(SHADES) - 1) * (place / (of - 1) if of > 1 else 1))]
 
 
-def _steps(one: dict[str, Any], method: Any, metric: str | None) -> list[Dot]:
+def _steps(one: dict[str, Any], method: str, metric: str | None) -> list[Dot]:
     dots = []
     for point in rows(one.get("points")):
         x, y = number(point.get("pruned")), number(point.get("relative"))
-        if point.get("method") != method or x is None or y is None:
+        if str(point.get("method")) != method or x is None or y is None:
             continue
         name = f"{one.get('name')}: {words.share(x)} removed"
         tip = [name, f"{words.share(y, 1)} of its score", f"{words.metric_name(metric)} {_score(point, metric)}"]
