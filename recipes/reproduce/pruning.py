@@ -67,7 +67,7 @@ def _exceptions(results: Results) -> str:
         return ", and so it is here"
     return (
         f"; here it is not for {', '.join(found)}: importance estimated on as few examples as a curve has (M19: the "
-        "whole training or dev set) misses heads that only some sentences need"
+        "whole training or dev set) may miss heads that only some sentences need"
     )
 
 
