@@ -26,6 +26,14 @@ def metric_name(metric: str | None) -> str:
     return NAMES.get(metric or "", metric or "score")
 
 
+def capital(text: str) -> str:
+    """
+    >>> capital("accuracy of BLEU"), capital("")
+    ('Accuracy of BLEU', '')
+    """
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def score(value: Any, metric: str | None = None) -> str:
     """A score: 0.8796 for accuracy, 51.02 for BLEU.
 

@@ -42,7 +42,7 @@ def _curve(run: Run, cut: Run | None) -> Markup:
     name = words.metric_name(metric)
     label = f"{name} as heads are removed"
     return figure(
-        f"{label[:1].upper()}{label[1:]}",
+        words.capital(label),
         line_chart(
             series, "heads removed", name, label,
             x_percent=True, at=at, whole=True, powers=metric in words.LOWER_IS_BETTER,

@@ -66,7 +66,7 @@ def _sentence(facts: Facts, cut: Run) -> str:
     metric = cut.word("metric")
     before, after = (words.score(cut.number(key), metric) for key in ("before", "after"))
     name = words.metric_name(metric)
-    changed = f"{name[:1].upper()}{name[1:]} went from {before} to {after}"
+    changed = f"{words.capital(name)} went from {before} to {after}"
     change = words.change(cut.number("change"), metric)
     if None not in (number(cut.content.get("low")), number(cut.content.get("high"))):
         changed += f" ({change}, 95% interval {words.interval(cut.content, metric)})"

@@ -28,17 +28,17 @@ def _said(run: Run) -> str:
     how += [f"{words.count(threads)} thread{'' if threads == 1 else 's'}"] if threads else []
     how += [f"{run.word('clock')} clock"] if run.word("clock") else []
     how += ["compiled"] if run.content.get("compiled") is True else []
-    found = f"{verdict[:1].upper()}{verdict[1:]}. ".replace("\n", ". ") if verdict else ""
+    found = f"{words.capital(verdict)}. ".replace("\n", ". ") if verdict else ""
     return f"{found}{', '.join(how)}. The limit is the ratio of counted FLOPs.{_beyond(run)}"
 
 
 def _beyond(run: Run) -> str:
     """What it means where more was measured than FLOPs allow."""
-    beyond = [(row, limit) for row in run.rows("rows") if (limit := number(row.get("limit"))) is not None]
-    beyond = [(row, limit) for row, limit in beyond if (number(row.get("speedup")) or 0) > limit]
+    measured = [[number(row.get(key)) for key in ("limit", "speedup", "low")] for row in run.rows("rows")]
+    beyond = [(limit, low or 0.0) for limit, speedup, low in measured if limit is not None and (speedup or 0.0) > limit]
     if not beyond:
         return ""
-    if all((number(row.get("low")) or 0) <= limit for row, limit in beyond):
+    if all(low <= limit for limit, low in beyond):
         return " What lies above it does so within its interval, by chance."
     return " More than it is possible: smaller matrices can also use the memory and its caches better."
 

@@ -55,7 +55,7 @@ def _titles(facts: Facts) -> Iterator[str]:
             yield f"Effects of heads on two data sets: r {words.correlation(r)}"
     for run in facts.of("evaluate"):
         if (score := run.number("score")) is not None:
-            name = _capital(words.metric_name(run.word("metric")))
+            name = words.capital(words.metric_name(run.word("metric")))
             yield f"{name} {words.score(score, run.word('metric'))} on {data_of(run)}"
 
 
@@ -74,7 +74,3 @@ def surely_faster(measured: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """The largest batch at which a gain in speed is sure and worth a word."""
     sure = [row for row in measured if (number(row.get("low")) or 0) > 1 and (number(row.get("speedup")) or 0) >= 1.02]
     return max(sure, key=lambda row: number(row.get("batch")) or 0, default=None)
-
-
-def _capital(name: str) -> str:
-    return f"{name[:1].upper()}{name[1:]}"

@@ -163,7 +163,7 @@ def _trade(run: Run) -> list[Markup]:
         return []
     dots.sort(key=lambda dot: dot.x)
     chart = line_chart([Series("", "c0", dots)], "gated heads left", f"change of {name}", f"{name} against heads left")
-    return [figure(f"{name[:1].upper()}{name[1:]} against heads left", chart, note="bands are 95% intervals")]
+    return [figure(f"{words.capital(name)} against heads left", chart, note="bands are 95% intervals")]
 
 
 def _stages(run: Run) -> Markup:
