@@ -21,17 +21,17 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headcount.anatomy import anatomy
-from headcount.evaluate import evaluate
-from headcount.gates import Gating, train_gates
-from headcount.gates.gating import GateTraining
+from headcount.evaluation.evaluate import evaluate
+from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.pruning import Recovery
-from headcount.pruning.recover import Recovering
+from headcount.gates.train_gates import train_gates
 from headcount.pruning.search import cuts
-from headcount.stats import paired_bootstrap
-from headcount.surgery import load, remove
-from headcount.tasks import load_task
+from headcount.stats.bootstrap import paired_bootstrap
+from headcount.structure.sites import anatomy
+from headcount.surgery.load import load
+from headcount.surgery.remove import remove
+from headcount.tasks.load import load_task
+from headcount.training.recovery import Recovering, Recovery
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 SCORED = 384  # examples that the methods without training score and compensate on

@@ -21,8 +21,10 @@ import torch
 
 from benchmarks.sweep import classifier
 from headcount import anatomy
-from headcount.engine import Local, shards, sweep, using
-from headcount.engine.ray_engine import Ray
+from headcount.engine import shards
+from headcount.engine.ray import Ray
+from headcount.engine.work import Local, using
+from headcount.evaluation.evaluate import evaluate
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def overhead(model: Any, task: Any, counts: list[int], repeats: int, tokens: int
         begun = time.monotonic()
         with Ray(workers=count) as engine:
             with using(engine):
-                sweep(model, task.subset(range(8)), masks[:2])  # workers load the model
+                evaluate(model, task.subset(range(8)), masks[:2])  # workers load the model
             print(f"{count} worker(s) ready after {time.monotonic() - begun:.1f} s")
             pairs = [
                 (_seconds(Local(), model, task, masks, tokens), _seconds(engine, model, task, masks, tokens))
@@ -148,13 +150,13 @@ def forecast(speed: float) -> None:
 
 
 def _all_heads(model: Any, task: Any) -> None:
-    sweep(model, task, [(), *([head] for head in anatomy(model).heads)])
+    evaluate(model, task, [(), *([head] for head in anatomy(model).heads)])
 
 
 def _seconds(engine: Any, model: Any, task: Any, masks: list[Any], tokens: int) -> float:
     begun = time.monotonic()
     with using(engine):
-        sweep(model, task, masks, tokens=tokens)
+        evaluate(model, task, masks, tokens=tokens)
     return time.monotonic() - begun
 
 

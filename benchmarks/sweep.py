@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from headcount import Classification, Translation, anatomy, evaluate, load
-from headcount.tasks import Batch
+from headcount.tasks.task import Batch
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 

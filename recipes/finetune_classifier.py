@@ -21,10 +21,10 @@ from recipes.asking import amount, count, in_one_sentence, place
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
-from headcount.evaluate import evaluate
-from headcount.surgery import save
+from headcount.evaluation.evaluate import evaluate
 from headcount.surgery.replace import refuse_strangers
-from headcount.tasks import load_task
+from headcount.surgery.save import save
+from headcount.tasks.load import load_task
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -28,10 +28,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from headcount.errors import HeadcountError
-from headcount.evaluate import evaluate
-from headcount.pruning.recovery_state import RecoveryState
-from headcount.surgery import save
-from headcount.tasks import Translation
+from headcount.evaluation.evaluate import evaluate
+from headcount.surgery.save import save
+from headcount.tasks.translation import Translation
+from headcount.training.checkpoint import RecoveryState
 
 SPECIAL = ["<pad>", "</s>", "<unk>"]
 MADE = ("tokenizer", "resume", "checkpoints", "model", "scores.json")  # in OUT

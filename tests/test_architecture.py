@@ -16,9 +16,9 @@ import pytest
 
 # A module imports only from what stands above it, and from its own package.
 ORDER = (
-    *("errors", "heads", "signature", "anatomy", "mask", "capture", "surgery"),
-    *("stats", "tasks", "evaluate", "engine"),
-    *("ablation", "importance", "bench", "pruning", "gates", "roles", "dynamics"),
+    *("errors", "heads", "files", "runs", "structure", "intervene", "surgery", "export"),
+    *("stats", "tasks", "engine", "evaluation", "training"),
+    *("ablation", "scoring", "bench", "pruning", "gates", "roles", "dynamics"),
     *("report", "demo", "cli"),
 )
 PRINTING = {"demo", "cli"}
@@ -32,7 +32,7 @@ BESIDE = sorted(file for name in ("recipes", "benchmarks") for file in (SOURCE.p
 
 
 def name_of(file: Path) -> str:
-    """`headcount/anatomy/sites.py` is `headcount.anatomy.sites`."""
+    """`headcount/structure/sites.py` is `headcount.structure.sites`."""
     parts = file.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -128,7 +128,7 @@ def asking_complaints(source: str, module: str) -> list[str]:
 
 def ray_complaints(source: str, module: str) -> list[str]:
     """Imports of ray anywhere but in its engine: everyone else knows the engine's interface only."""
-    if module == "headcount.engine.ray_engine":
+    if module == "headcount.engine.ray":
         return []
     complaints = []
     for node in ast.walk(ast.parse(source)):
@@ -178,7 +178,7 @@ def test_recipes_and_benchmarks_unpickle_nothing_and_run_no_code_of_a_model(file
 
 def test_the_rules_were_applied_to_something():
     assert {"train_translator.py", "speed.py", "mutate.py"} <= {file.name for file in BESIDE}
-    assert {"headcount", "headcount.heads", "headcount.anatomy"} <= {name_of(file) for file in FILES}
+    assert {"headcount", "headcount.heads", "headcount.structure"} <= {name_of(file) for file in FILES}
 
 
 def test_importing_headcount_is_light():
@@ -214,20 +214,20 @@ def test_the_lock_pins_everything_exactly(repository):
 @pytest.mark.parametrize(
     ("source", "module", "complains"),
     [
-        ("from headcount.mask import masked", "headcount.surgery.remove", False),
+        ("from headcount.intervene import masked", "headcount.surgery.remove", False),
         ("from headcount.surgery import carve", "headcount.surgery.remove", False),
-        ("from headcount.surgery import remove", "headcount.mask", True),
-        ("def later():\n    import headcount.cli", "headcount.mask", True),
+        ("from headcount.surgery import remove", "headcount.intervene.masked", True),
+        ("def later():\n    import headcount.cli", "headcount.intervene.masked", True),
         ("if TYPE_CHECKING:\n    from headcount.report import build", "headcount.stats", True),
-        ("from ..report import build", "headcount.tasks.base", True),
-        ("from . import data", "headcount.tasks.base", False),
-        ("from .. import cli", "headcount.tasks.base", True),
+        ("from ..report import build", "headcount.tasks.task", True),
+        ("from . import data", "headcount.tasks.task", False),
+        ("from .. import cli", "headcount.tasks.task", True),
         ("importlib.import_module('headcount.cli')", "headcount.heads", True),
         ("from headcount import masked", "headcount.surgery.remove", True),
         ("from headcount import masked", "headcount.cli.remove", False),
         ("import headcount\nheadcount.prune()", "headcount.stats", True),
         ("import headcount\nheadcount.__version__", "headcount.stats", False),
-        ("import torch", "headcount.anatomy.sites", False),
+        ("import torch", "headcount.structure.sites", False),
         ("", "headcount.cupboard", True),
     ],
 )
@@ -236,14 +236,14 @@ def test_the_import_order_rule_complains_when_it_should(source, module, complain
 
 
 def test_relative_imports_in_a_package_start_from_the_package():
-    assert not order_complaints("from .sites import anatomy", "headcount.anatomy", is_package=True)
-    assert order_complaints("from ..cli import main", "headcount.anatomy.families", is_package=True) == []
-    assert order_complaints("from ...cli import main", "headcount.anatomy.families", is_package=True)
+    assert not order_complaints("from .sites import anatomy", "headcount.structure", is_package=True)
+    assert order_complaints("from ..cli import main", "headcount.structure.families", is_package=True) == []
+    assert order_complaints("from ...cli import main", "headcount.structure.families", is_package=True)
 
 
 def test_the_printing_rule_complains_when_it_should():
     assert print_complaints("def f():\n    print(1)", "headcount.stats")
-    assert print_complaints("import sys\nsys.stdout.write('')", "headcount.tasks.base")
+    assert print_complaints("import sys\nsys.stdout.write('')", "headcount.tasks.task")
     assert not print_complaints("print(1)", "headcount.cli.inspect")
     assert not print_complaints("pprint(1); self.print()", "headcount.stats")
 
@@ -261,17 +261,17 @@ def test_the_printing_rule_complains_when_it_should():
     ],
 )
 def test_the_trust_rule_complains_when_it_should(source):
-    assert trust_complaints(source, "headcount.surgery.storage")
-    assert not trust_complaints("load(name, trust_remote_code=False)", "headcount.surgery.storage")
+    assert trust_complaints(source, "headcount.surgery.save")
+    assert not trust_complaints("load(name, trust_remote_code=False)", "headcount.surgery.save")
 
 
 @pytest.mark.parametrize(
     "source", ["import ray", "import ray.util as u", "def f():\n    from ray.exceptions import RayError"]
 )
 def test_the_ray_rule_complains_when_it_should(source):
-    assert ray_complaints(source, "headcount.engine.sweeping")
-    assert not ray_complaints(source, "headcount.engine.ray_engine")
-    assert not ray_complaints("import rayon\nfrom .ray import x", "headcount.engine.sweeping")
+    assert ray_complaints(source, "headcount.engine.shards")
+    assert not ray_complaints(source, "headcount.engine.ray")
+    assert not ray_complaints("import rayon\nfrom .ray import x", "headcount.engine.shards")
 
 
 def test_the_asking_rule_complains_when_it_should():

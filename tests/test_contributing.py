@@ -26,7 +26,7 @@ def test_a_family_in_20_lines(repository, monkeypatch):
     assert len(code.splitlines()) <= 20
     example: dict = {}
     exec(code, example)
-    monkeypatch.setitem(sys.modules["headcount.anatomy.find"]._BY_CLASS, "PhiAttention", example["FAMILY"])
+    monkeypatch.setitem(sys.modules["headcount.structure.sites"]._BY_CLASS, "PhiAttention", example["FAMILY"])
     heads = ["decoder.0.0", "decoder.0.2", "decoder.0.3", *(f"decoder.1.{index}" for index in range(8))]
     batch = zoo.inputs("llama", padding="left")
     with masked(model, off=heads):

@@ -10,10 +10,9 @@ from scipy.stats import spearmanr
 
 import tiny_models
 from headcount import evaluate, importance, load, pruning_curve, remove, report, save, track
-from headcount.dynamics import Dynamics, Snapshot, in_order
-from headcount.dynamics.snapshot import read_snapshot
-from headcount.engine import read_run
+from headcount.dynamics import Dynamics, Snapshot, in_order, read_snapshot
 from headcount.errors import BadCheckpoint, BadData, HeadcountError, RunConflict
+from headcount.runs import read_run
 from headcount.tasks.metrics import CLASSIFICATION
 from toy_jobs import classification
 
@@ -115,7 +114,7 @@ def test_a_finished_checkpoint_is_not_computed_again(epochs, tasks, tmp_path, mo
             raise KeyboardInterrupt
         return pruning_curve(model, task, *rest, **more)
 
-    monkeypatch.setattr("headcount.dynamics.snapshot.pruning_curve", stopping)
+    monkeypatch.setattr("headcount.dynamics.pruning_curve", stopping)
     with pytest.raises(KeyboardInterrupt):
         ask()
     half = read_run(tmp_path / "run")

@@ -15,11 +15,10 @@ from headcount import HeadcountError, Scores, report
 from headcount.cli.gates import read_roles
 from headcount.errors import BadCheckpoint, BadData, RunConflict
 from headcount.gates.state import GateState
-from headcount.roles.treebank import read_treebank
-from headcount.surgery.blueprint import read_config
-from headcount.surgery.checkpoint import read_checkpoint
+from headcount.roles.sentences import read_treebank
+from headcount.surgery.format import read_checkpoint, read_config
+from headcount.tasks.classification import class_ids
 from headcount.tasks.data import Rows
-from headcount.tasks.labels import class_ids
 
 INPUTS = 800
 

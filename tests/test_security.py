@@ -16,9 +16,9 @@ import made_up_runs as made_up
 import tiny_models
 from headcount import HeadcountError, load, save
 from headcount.cli.loading import load_tokenizer
-from headcount.report import scatter_svg
 from headcount.report.build import html
 from headcount.report.reading import read
+from headcount.report.scatter import scatter_svg
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
 

@@ -21,23 +21,24 @@ from headcount.cli.gates import read_roles
 from headcount.cli.inspect import describe
 from headcount.cli.loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
+from headcount.demo.directory import claim
 from headcount.demo.learning import Learning, _resume
-from headcount.demo.place import claim
-from headcount.dynamics import Dynamics
-from headcount.dynamics.snapshot import read_snapshot
-from headcount.engine import RunDirectory, read_run, sweep
-from headcount.gates.gating import GateTraining
+from headcount.dynamics import Dynamics, read_snapshot
+from headcount.evaluation.evaluate import evaluate
+from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.settings import Gating
 from headcount.gates.state import GateState
-from headcount.pruning.journal import Journal
-from headcount.pruning.recovery_state import RecoveryState
-from headcount.pruning.training import weights_of, write_tensors
+from headcount.pruning.search import Journal
 from headcount.roles.sentences import Sentences
-from headcount.surgery.checkpoint import read_checkpoint
+from headcount.runs import RunDirectory, read_run
+from headcount.surgery.format import read_checkpoint
 from headcount.surgery.load import _generation_config
-from headcount.tasks import Classification, LanguageModeling, Translation
+from headcount.tasks.classification import Classification
+from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.translation import Translation
+from headcount.training.checkpoint import RecoveryState
+from headcount.training.loop import weights_of, write_tensors
 
 SIGNATURE = {"model": {"name": "m"}, "tasks": [{"n": 6}]}
 
@@ -150,7 +151,7 @@ def training_readers() -> list[Reader]:
         return RecoveryState(given, model, optimizer, SIGNATURE)
 
     def swept(given: Path) -> Any:
-        return sweep(model, task, ["encoder.0.1"], run=given)
+        return evaluate(model, task, ["encoder.0.1"], run=given)
 
     def resumed(given: Path) -> None:
         GateState(given).resume(training)

@@ -26,7 +26,7 @@ from transformers import (
 
 from benchmarks.fuzz.worker import Files
 from headcount import importance, remove, save
-from headcount.tasks import Classification
+from headcount.tasks.classification import Classification
 from headcount.tasks.toy import word_tokenizer
 
 WORDS = "a the fine dull film dog cat runs sleeps"
@@ -152,7 +152,7 @@ def scores() -> list[Files]:
 
 def shards(signature: dict[str, Any]) -> list[Files]:
     """A run directory with the shards of a search."""
-    from headcount.engine import RunDirectory
+    from headcount.runs import RunDirectory
 
     def write(folder: Path) -> None:
         with RunDirectory(folder, signature).open() as run:
@@ -164,7 +164,7 @@ def shards(signature: dict[str, Any]) -> list[Files]:
 
 def checkpoints(heads: Any, signature: dict[str, Any]) -> list[Files]:
     """A run directory with what is kept of one checkpoint of a training."""
-    from headcount.engine import RunDirectory
+    from headcount.runs import RunDirectory
 
     point = {"method": "random", "pruned": 0.5, "removed": None, "score": 0.5, "low": 0.4, "high": 0.6, "relative": 1.0}
     content = {"base": 0.5, "importance": {str(head): 0.1 * place for place, head in enumerate(heads)}}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from headcount.pruning.budget import Budget, largest_within
-from headcount.stats import paired_bootstrap
+from headcount.pruning.cut_size import Budget, largest_within
+from headcount.stats.bootstrap import paired_bootstrap
 
 SHARES = (0.7, 0.8, 0.9)
 BUDGETS, CAUTIONS = (0.5, 1.0, 2.0, 5.0), (0.0, 1.0)  # of the promises, in points and standard errors

@@ -10,16 +10,16 @@ import numpy as np
 
 from benchmarks.pruning.jobs import read
 from benchmarks.pruning.judge import BUDGETS, CAUTIONS, DEFAULT, MICHEL, SHARES, promises, versus
-from headcount.anatomy import anatomy
-from headcount.evaluate import evaluate
-from headcount.evaluate.batches import batches_by_length
-from headcount.importance import importance
-from headcount.importance.gradient import head_gradients
+from headcount.engine.batches import batches_by_length
+from headcount.evaluation.evaluate import evaluate
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensate import compensate
-from headcount.pruning.schedule import counts
+from headcount.pruning.curve import counts
 from headcount.pruning.search import cuts
-from headcount.surgery import remove
+from headcount.scoring.gradient import head_gradients
+from headcount.scoring.importance import importance
+from headcount.structure.sites import anatomy
+from headcount.surgery.remove import remove
 
 ROWS = {
     "random": ("random", "none"),

@@ -11,8 +11,8 @@ from recipes.reproduce.markdown import HUNDREDS, metric_name, points, score, tab
 from recipes.reproduce.results import Results
 
 from headcount.heads import Head
-from headcount.report import scatter_svg
-from headcount.stats import Correlation, correlation
+from headcount.report.scatter import scatter_svg
+from headcount.stats.tests import Correlation, correlation
 
 ALPHA = 0.01  # M19's
 FEW = 5  # significant heads below which a correlation over heads is mostly one of noise

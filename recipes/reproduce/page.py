@@ -14,8 +14,8 @@ from recipes.reproduce.pruning import kinds, orders
 from recipes.reproduce.results import Results
 from recipes.reproduce.training import dynamics, speed_table
 
-from headcount.engine.rundir import write_whole
-from headcount.signature import versions
+from headcount.files import write_whole
+from headcount.runs import versions
 
 Section = Callable[[Results, dict[str, str]], str]
 SECTIONS: dict[str, tuple[str, Section]] = {

@@ -16,10 +16,9 @@ from recipes.reproduce.experiments import Experiment
 from recipes.reproduce.parts import Part
 
 from headcount.cli.app import app
-from headcount.engine import read_run
 from headcount.errors import HeadcountError
-from headcount.signature import model_signature
-from headcount.surgery import load
+from headcount.runs import model_signature, read_run
+from headcount.surgery.load import load
 
 
 def directory_of(out: Path, one: Experiment, part: Part, limit: int) -> tuple[Path, list[str]]:

@@ -10,9 +10,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from headcount import anatomy, benchmark, remove
-from headcount.engine import RunDirectory, read_run
 from headcount.errors import HeadcountError
-from headcount.signature import versions
+from headcount.runs import RunDirectory, read_run, versions
 
 
 def speed(out: Path, batches: list[int], rounds: int, compute: bool = True, **sizes: int) -> dict[str, Any] | None:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 _WHERE = {
     "Head": "heads",
     "HeadcountError": "errors",
     "UnsupportedModel": "errors",
-    "anatomy": "anatomy",
-    "masked": "mask",
-    "capture": "capture",
+    "anatomy": "structure",
+    "masked": "intervene",
+    "capture": "intervene",
     "remove": "surgery",
     "save": "surgery",
     "load": "surgery",
-    "export_onnx": "surgery.onnx",
+    "export_onnx": "export",
     "Classification": "tasks",
     "Translation": "tasks",
     "LanguageModeling": "tasks",
     "Task": "tasks",
     "load_task": "tasks",
-    "Outcomes": "evaluate",
-    "evaluate": "evaluate",
+    "Outcomes": "evaluation",
+    "evaluate": "evaluation",
     "ablate_each": "ablation",
     "ablate_all_but_one": "ablation",
     "compare": "ablation",
-    "importance": "importance",
-    "Scores": "importance",
+    "importance": "scoring",
+    "Scores": "scoring",
     "pruning_curve": "pruning",
     "Curve": "pruning",
     "prune": "pruning",
@@ -48,29 +46,29 @@ if TYPE_CHECKING:
     from headcount.ablation import ablate_all_but_one as ablate_all_but_one
     from headcount.ablation import ablate_each as ablate_each
     from headcount.ablation import compare as compare
-    from headcount.anatomy import anatomy as anatomy
-    from headcount.bench import benchmark as benchmark
-    from headcount.capture import capture as capture
+    from headcount.bench.benchmark import benchmark as benchmark
     from headcount.dynamics import track as track
     from headcount.errors import HeadcountError as HeadcountError
     from headcount.errors import UnsupportedModel as UnsupportedModel
-    from headcount.evaluate import Outcomes as Outcomes
-    from headcount.evaluate import evaluate as evaluate
-    from headcount.gates import train_gates as train_gates
+    from headcount.evaluation import Outcomes as Outcomes
+    from headcount.evaluation.evaluate import evaluate as evaluate
+    from headcount.export import export_onnx as export_onnx
+    from headcount.gates.train_gates import train_gates as train_gates
     from headcount.heads import Head as Head
-    from headcount.importance import Scores as Scores
-    from headcount.importance import importance as importance
-    from headcount.mask import masked as masked
+    from headcount.intervene import capture as capture
+    from headcount.intervene import masked as masked
     from headcount.pruning import Curve as Curve
     from headcount.pruning import Pruned as Pruned
     from headcount.pruning import pruning_curve as pruning_curve
     from headcount.pruning.prune import prune as prune
     from headcount.report import report as report
-    from headcount.roles import find_roles as find_roles
+    from headcount.roles.find_roles import find_roles as find_roles
+    from headcount.scoring import Scores as Scores
+    from headcount.scoring.importance import importance as importance
+    from headcount.structure import anatomy as anatomy
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove
     from headcount.surgery import save as save
-    from headcount.surgery.onnx import export_onnx as export_onnx
     from headcount.tasks import Classification as Classification
     from headcount.tasks import LanguageModeling as LanguageModeling
     from headcount.tasks import Task as Task
@@ -86,14 +84,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*_WHERE, "__version__"])
-
-
-class _Package(ModuleType):
-    """`headcount.anatomy` is the function, also once the module of the same name has been imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _WHERE and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 
 LONGEST = 1000  # characters of a message; what it quotes from a file may be of any length
 
 
 class HeadcountError(Exception):
-    """Something headcount will not do; the message says what was given, what is possible and what to do.
+    """Something headcount will not do: what was given, what was expected, and what to do about it.
 
-    It is one line of printable text, whatever the file holds that it quotes: nothing in it can move a cursor.
+    >>> str(HeadcountError("no column of texts among a, b", advice="pass {text}"))
+    'no column of texts among a, b; pass text=…'
+    >>> HeadcountError("no column of texts among a, b", advice="pass {text}").in_words(lambda name: f"--{name}")
+    'no column of texts among a, b; pass --text'
 
-    >>> HeadcountError("no column 'a\\x1b[2J\\nb'")
-    HeadcountError("no column 'a\\\\x1b[2J\\\\nb'")
+    advice: what to do, with the arguments to change in braces. In Python they read `text=…`; the command line writes
+        its own options in their place.
+
+    The text is one printable line, whatever the file holds that it quotes: nothing in it can move a cursor.
+
+    >>> str(HeadcountError("no column 'a\\x1b[2J\\nb'"))
+    "no column 'a\\\\x1b[2J\\\\nb'"
     """
 
-    def __init__(self, message: object = "") -> None:
-        super().__init__(_one_line(str(message)))
+    def __init__(self, message: object = "", advice: str = "") -> None:
+        super().__init__(*([str(message), advice] if advice else [str(message)]))
+        self.message, self.advice = _one_line(str(message)), advice
+
+    def in_words(self, written: Callable[[str], str]) -> str:
+        """The whole sentence; `written` says how the caller writes an argument."""
+        advice = re.sub(r"\{(\w+)\}", lambda found: written(found[1]), self.advice)
+        return f"{self.message}; {advice}" if advice else self.message
+
+    def __str__(self) -> str:
+        return self.in_words(lambda name: f"{name}=…")
 
 
 class UnsupportedModel(HeadcountError):

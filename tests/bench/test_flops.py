@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel
 
 import zoo
 from headcount import anatomy, remove
-from headcount.bench import count_flops
+from headcount.bench.cost import count_flops
 
 
 def by_torch(run) -> int:
@@ -56,7 +56,7 @@ def test_convolutions_and_inference_mode():
 
 
 def test_decoding_counts_the_tokens_it_writes():
-    from headcount.bench.measure import flops_of
+    from headcount.bench.benchmark import flops_of
 
     model = zoo.build_generator("gpt2")
     one, three = (flops_of({"a": model}, model, 8, tokens)["a"] for tokens in (1, 3))

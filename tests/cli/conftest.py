@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from headcount import remove, save
-from headcount.cli import main
+from headcount.cli.app import main
 
 
 class Answer(NamedTuple):

@@ -14,7 +14,7 @@ from transformers import BertModel
 import tiny_models
 from headcount import anatomy, load
 from headcount.demo import learning, numbers, reviews
-from headcount.demo.carriers import PACKAGES, find_packages
+from headcount.demo.directory import PACKAGES, find_packages
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headcount import save
-from headcount.engine import read_run
+from headcount.runs import read_run
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert, gpt, marian
 

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from headcount import Classification, anatomy, importance
-from headcount.engine import read_run, shards, sweep
+from headcount.engine import shards
 from headcount.errors import RunConflict
+from headcount.evaluation.evaluate import evaluate
+from headcount.runs import read_run
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert
 
@@ -45,7 +47,7 @@ def sweep_and_score(directory, slow=0.0):
     """What is killed, in a process of its own."""
     shards.WORK = SMALL
     model, task = bert(), texts()
-    sweep(model, task, masks(model), run=directory, tokens=32, progress=lambda share: time.sleep(slow))
+    evaluate(model, task, masks(model), run=directory, tokens=32, progress=lambda share: time.sleep(slow))
     importance(model, task, run=directory / "scores")
 
 
@@ -55,7 +57,7 @@ def contents(directory):
 
 def test_killed_twenty_times_at_random_moments(tmp_path):
     processes = multiprocessing.get_context("forkserver")  # autograd's threads do not survive a plain fork
-    processes.set_forkserver_preload(["headcount.engine", "headcount.importance", "headcount.tasks", "tiny_models"])
+    processes.set_forkserver_preload(["headcount.engine", "headcount.scoring", "headcount.tasks", "tiny_models"])
 
     def begin(*arguments):
         process = processes.Process(target=sweep_and_score, args=arguments)
@@ -126,15 +128,15 @@ def test_the_command_line_killed_twenty_times(shared, tmp_path):
 def fails_then_goes_on(task, directory, fill, free):
     """A sweep in a place that is too small says so, keeps what it has, and goes on to the same end with more room."""
     model = bert()
-    expected = sweep(model, task, masks(model), tokens=32)
+    expected = evaluate(model, task, masks(model), tokens=32)
     fill()
     with pytest.raises(RunConflict, match=r"cannot write .*; what was finished before is kept"):
-        sweep(model, task, masks(model), run=directory, tokens=32)
+        evaluate(model, task, masks(model), run=directory, tokens=32)
     kept = contents(directory)
     assert kept
     assert not any(name.endswith(".partial") for name in kept)
     free()
-    assert np.array_equal(sweep(model, task, masks(model), run=directory, tokens=32).values, expected.values)
+    assert np.array_equal(evaluate(model, task, masks(model), run=directory, tokens=32).values, expected.values)
     assert kept.items() <= contents(directory).items()
 
 
@@ -191,23 +193,23 @@ def test_a_quota(task, tmp_path):
 def test_a_read_only_directory(task, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(RunConflict, match=r"cannot use .* as a run directory: Read-only file system"):
-        sweep(bert(), task, [()], run=small_disk / "run")
+        evaluate(bert(), task, [()], run=small_disk / "run")
 
 
 def test_a_directory_that_nobody_can_make(task):
     place = "/proc/headcount-run" if Path("/proc").is_dir() else "/dev/null/run"
     with pytest.raises(RunConflict, match=r"cannot use .* as a run directory"):
-        sweep(bert(), task, [()], run=place)
+        evaluate(bert(), task, [()], run=place)
 
 
 @pytest.mark.parametrize("place", [3, 40, -5])
 def test_one_wrong_bit_is_found_and_computed_again(task, tmp_path, place):
     model = bert()
-    expected = sweep(model, task, masks(model), run=tmp_path, tokens=32)
+    expected = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
     victim = sorted((tmp_path / "outcomes").iterdir())[1]
     content = bytearray(victim.read_bytes())
     whole = bytes(content)
     content[place] ^= 4
     victim.write_bytes(content)
-    assert np.array_equal(sweep(model, task, masks(model), run=tmp_path, tokens=32).values, expected.values)
+    assert np.array_equal(evaluate(model, task, masks(model), run=tmp_path, tokens=32).values, expected.values)
     assert victim.read_bytes() == whole

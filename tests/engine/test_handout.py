@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from headcount import HeadcountError
-from headcount.engine.engines import Local
-from headcount.engine.handout import Handout
-from headcount.engine.shipping import checksum, pack, unpack
-from headcount.engine.work import attempt, overheard
-from headcount.surgery import remove
+from headcount.engine.ray import Handout
+from headcount.engine.transfer import checksum, pack, unpack
+from headcount.engine.work import Local, attempt, overheard
+from headcount.surgery.remove import remove
 from zoo import FAMILIES, build
 
 

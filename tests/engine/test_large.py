@@ -9,9 +9,9 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from headcount import Classification, HeadcountError, anatomy, capture, importance, load, masked
-from headcount.anatomy import device_of
 from headcount.cli.loading import load_model
-from headcount.engine import sweep
+from headcount.evaluation.evaluate import evaluate
+from headcount.structure.transformers_internals import device_of
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert
 
@@ -83,7 +83,7 @@ def test_layers_that_are_elsewhere_change_nothing(task, away):
     assert all(weight.is_meta for weight in away.parameters())
     assert device_of(away).type == "cpu"
     masks = [(), *([head] for head in anatomy(here).heads[:3])]
-    assert np.allclose(sweep(here, task, masks).values, sweep(away, task, masks).values, atol=1e-6)
+    assert np.allclose(evaluate(here, task, masks).values, evaluate(away, task, masks).values, atol=1e-6)
     assert np.allclose(importance(here, task).values, importance(away, task).values, atol=1e-6)
     ids = torch.tensor([[5, 6, 7]])
     with masked(away, off=["encoder.0.0"]), capture(away) as seen, torch.no_grad():
@@ -100,4 +100,4 @@ def test_spread_loads_with_a_device_map(task, checkpoint, tmp_path):
     assert model.dtype == torch.bfloat16
     assert device_of(model).type == ("cuda" if torch.cuda.is_available() else "cpu")
     plain = load(tmp_path, dtype=torch.bfloat16)
-    assert np.array_equal(sweep(model, task).values, sweep(plain, task).values)
+    assert np.array_equal(evaluate(model, task).values, evaluate(plain, task).values)

@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from headcount import Classification, HeadcountError, Translation, anatomy, find_roles, importance
-from headcount.engine import Local, shards, shipping, sweep, using
-from headcount.engine.over_shards import over_shards
-from headcount.engine.work import overheard
+from headcount.engine import shards
+from headcount.engine import transfer as shipping
+from headcount.engine.shards import over_shards
+from headcount.engine.work import Local, overheard, using
 from headcount.errors import BadData
+from headcount.evaluation.evaluate import evaluate
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert, marian
 
 WORDS = "a fine dull film was seen by all of us"
-ray_engine = pytest.importorskip("headcount.engine.ray_engine", exc_type=HeadcountError)
+ray_engine = pytest.importorskip("headcount.engine.ray", exc_type=HeadcountError)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def both(engine, do):
 @pytest.mark.parametrize("fill", ["zero", "mean"])
 def test_a_sweep_is_the_same_bit_for_bit(engine, task, fill):
     model = bert()
-    here, there = both(engine, lambda: sweep(model, task, masks(model), fill=fill, tokens=32))
+    here, there = both(engine, lambda: evaluate(model, task, masks(model), fill=fill, tokens=32))
     assert len(shards.cut_shards(task.lengths, len(masks(model)), 32, model)) > 2
     assert np.array_equal(here.values, there.values)
     assert here.near_ties == there.near_ties
@@ -76,7 +78,7 @@ def test_a_sweep_is_the_same_bit_for_bit(engine, task, fill):
 
 def test_translations_are_the_same_bit_for_bit(engine):
     model, task = marian(), translation()
-    here, there = both(engine, lambda: sweep(model, task, masks(model)[:6], tokens=32))
+    here, there = both(engine, lambda: evaluate(model, task, masks(model)[:6], tokens=32))
     assert np.array_equal(here.values, there.values)
 
 
@@ -97,19 +99,19 @@ def test_roles_are_the_same_bit_for_bit(engine):
 def test_a_model_that_was_trained_in_between_is_sent_again(engine, task):
     model = bert()
     with using(engine):
-        before = sweep(model, task)
+        before = evaluate(model, task)
         model.classifier.bias.data[0] += 1
-        after = sweep(model, task)
+        after = evaluate(model, task)
     assert not np.array_equal(before.values, after.values)
 
 
 def test_finished_shards_are_kept_as_they_come(engine, task, tmp_path):
     model, seen = bert(), []
     with using(engine):
-        there = sweep(model, task, masks(model), run=tmp_path, tokens=32, progress=seen.append)
+        there = evaluate(model, task, masks(model), run=tmp_path, tokens=32, progress=seen.append)
         files = sorted((tmp_path / "outcomes").iterdir())
         files[0].unlink()
-        again = sweep(model, task, masks(model), run=tmp_path, tokens=32)
+        again = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     assert len(files) > 2
@@ -152,7 +154,7 @@ def test_a_worker_killed_from_outside_while_it_works(engine, task):
 
     model = bert()
     with using(engine):
-        expected = sweep(model, task, masks(model), tokens=32)
+        expected = evaluate(model, task, masks(model), tokens=32)
         first = []
 
         def strike(share):
@@ -160,7 +162,7 @@ def test_a_worker_killed_from_outside_while_it_works(engine, task):
                 first.append(share)
                 ray.kill(engine.workers[0])
 
-        struck = sweep(model, task, masks(model), tokens=32, progress=strike)
+        struck = evaluate(model, task, masks(model), tokens=32, progress=strike)
     assert first
     assert np.array_equal(expected.values, struck.values)
 
@@ -196,10 +198,10 @@ def test_more_workers_than_fit_are_refused(engine):
 
 
 def test_a_missing_ray_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "headcount.engine.ray_engine")
+    monkeypatch.delitem(sys.modules, "headcount.engine.ray")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(HeadcountError, match=r"pip install 'headcount\[ray\]'"):
-        __import__("headcount.engine.ray_engine")
+        __import__("headcount.engine.ray")
 
 
 def test_a_model_is_spread_by_accelerate_where_a_worker_has_several_gpus(monkeypatch):

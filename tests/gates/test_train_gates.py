@@ -7,11 +7,10 @@ import torch
 
 from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
 from headcount.errors import BadData, HeadcountError, RunConflict
-from headcount.gates import Gating
-from headcount.gates.gating import GateTraining
+from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.scratch import fresh_copy
-from headcount.mask import masked
+from headcount.gates.train_gates import fresh_copy
+from headcount.intervene.masked import masked
 from toy_jobs import JOBS, classification
 
 QUICK = Gating(epochs=2, lr=1e-3, gate_lr=0.3, tokens=48)

@@ -7,13 +7,11 @@ import torch
 
 import tiny_models
 import zoo
-from headcount.anatomy import anatomy
 from headcount.errors import HeadcountError
-from headcount.pruning import compensate
-from headcount.pruning.calibration import Calibration
-from headcount.pruning.ridge import Normal, ridge_change
-from headcount.pruning.walk import Walk
-from headcount.surgery import remove
+from headcount.pruning.calibration import Calibration, Walk
+from headcount.pruning.compensate import Normal, compensate, ridge_change
+from headcount.structure.sites import anatomy
+from headcount.surgery.remove import remove
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
 

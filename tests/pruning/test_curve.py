@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from headcount import evaluate, importance, pruning_curve, remove
-from headcount.anatomy import anatomy
 from headcount.errors import BadData, HeadcountError
 from headcount.heads import Head
-from headcount.importance import Scores
-from headcount.pruning.schedule import counts, removable
+from headcount.pruning.curve import counts, removable
+from headcount.scoring.scores import Scores
+from headcount.structure.sites import anatomy
 from toy_jobs import JOBS, classification, language, translation
 
 

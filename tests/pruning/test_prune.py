@@ -4,16 +4,17 @@ import pytest
 import torch
 
 from headcount import evaluate, prune, remove
-from headcount.anatomy import anatomy
 from headcount.errors import BadData, HeadcountError, RunConflict
-from headcount.pruning import Recovery, recover
 from headcount.pruning import search as search_module
-from headcount.pruning.budget import Budget, largest_within
+from headcount.pruning.cut_size import Budget, largest_within
 from headcount.pruning.forecast import forecast
-from headcount.pruning.halves import split_halves
-from headcount.pruning.target import Target, share_or_number
-from headcount.surgery import load, save
+from headcount.pruning.settings import Target, share_or_number
+from headcount.pruning.splits import split_halves
+from headcount.structure.sites import anatomy
+from headcount.surgery.load import load
+from headcount.surgery.save import save
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
+from headcount.training.recovery import Recovery, recover
 from toy_jobs import JOBS, classification, language, translation
 
 

@@ -5,8 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount import evaluate, load, load_task, prune
-from headcount.anatomy import anatomy
 from headcount.pruning.search import cuts
+from headcount.structure.sites import anatomy
 
 pytestmark = pytest.mark.slow
 

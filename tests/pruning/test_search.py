@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import zoo
-from headcount.anatomy import anatomy
 from headcount.errors import HeadcountError
-from headcount.importance import importance
-from headcount.importance.gradient import head_gradients
-from headcount.pruning.interactions import choose_together
-from headcount.pruning.search import SEARCHES, cuts
-from headcount.surgery import load, remove, save
+from headcount.pruning.search import SEARCHES, choose_together, cuts
+from headcount.scoring.gradient import head_gradients
+from headcount.scoring.importance import importance
+from headcount.structure.sites import anatomy
+from headcount.surgery.load import load
+from headcount.surgery.remove import remove
+from headcount.surgery.save import save
 from headcount.surgery.stock import as_stock
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask

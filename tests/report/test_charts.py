@@ -6,8 +6,9 @@ import pytest
 
 import made_up_runs as made_up
 import page_reading as reading
-from headcount.report import report, scatter_svg
+from headcount.report.build import report
 from headcount.report.chart import ticks
+from headcount.report.scatter import scatter_svg
 from headcount.tasks import metrics
 
 

@@ -5,12 +5,12 @@ import pytest
 
 import tiny_models
 import zoo
-from headcount.anatomy import anatomy
 from headcount.errors import BadData, HeadcountError
-from headcount.roles import Sentence, Thresholds, find_roles
-from headcount.roles.encoding import Tokens, encode
-from headcount.roles.positional import Positional
-from headcount.roles.reading import View
+from headcount.roles.attention import Tokens, View, encode
+from headcount.roles.find_roles import Thresholds, find_roles
+from headcount.roles.measures import Positional
+from headcount.roles.sentences import Sentence
+from headcount.structure.sites import anatomy
 from headcount.tasks.toy import word_tokenizer
 from planted_roles import encoder, sentences
 from toy_jobs import WORDS

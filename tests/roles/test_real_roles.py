@@ -5,9 +5,9 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount import find_roles, load, load_task
-from headcount.importance.passes import frozen
-from headcount.importance.relevance import step_relevances
-from headcount.roles import Sentences
+from headcount.roles.sentences import Sentences
+from headcount.scoring.per_example import frozen
+from headcount.scoring.relevance import step_relevances
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from headcount.errors import BadData
-from headcount.tasks import BaseTask, Batch, Metric
-from headcount.tasks.fit import positions
+from headcount.tasks.task import BaseTask, Batch, Metric
+from headcount.tasks.text import positions
 from tiny_models import bert, gpt, marian
 
 METRIC = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0])

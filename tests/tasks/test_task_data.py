@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.errors import BadData
-from headcount.tasks.aligned import aligned
 from headcount.tasks.columns import find_label, find_text, find_translation
-from headcount.tasks.data import Rows
+from headcount.tasks.data import Rows, aligned
 
 TEXTS = ["a fine film", 'it "works"', "dull , and long", "naïve 'quotes'", "fine"]
 LABELS = ["1", "1", "0", "1", "0"]

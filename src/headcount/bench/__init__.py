@@ -1,7 +1,17 @@
 """The pruned model in use: measured speed beside the limit that FLOPs set, memory and size."""
 
-from headcount.bench.flops import count_flops
-from headcount.bench.run import Benchmark, benchmark
+from headcount.bench.benchmark import Benchmark, benchmark
+from headcount.bench.cost import count_flops
+from headcount.bench.timing import Speed, measure_speed, seconds_per_token
 from headcount.bench.verdict import Row, verdict
 
-__all__ = ["Benchmark", "Row", "benchmark", "count_flops", "verdict"]
+__all__ = [
+    "Benchmark",
+    "Row",
+    "Speed",
+    "benchmark",
+    "count_flops",
+    "measure_speed",
+    "seconds_per_token",
+    "verdict",
+]

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.anatomy import device_of
 from headcount.errors import HeadcountError
-from headcount.surgery.dummy import start_token
-from headcount.surgery.onnx_run import OnnxModel
+from headcount.export import OnnxModel
+from headcount.structure import device_of, start_token
 
 Inputs = dict[str, Tensor]
 State = Any  # what decoding goes on from

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -36,9 +36,8 @@ def ablate(
       headcount ablate ./model --data dev.tsv --mode all-but-one --select-data train.tsv --limit 1000
     """
     from headcount.ablation import ablate_all_but_one, ablate_each
-    from headcount.cli.console import print_json, progress
-    from headcount.cli.running import run_of
-    from headcount.cli.tables import each_table, layers_table
+    from headcount.cli.console import each_table, layers_table, print_json, progress
+    from headcount.cli.loading import run_of
     from headcount.errors import HeadcountError, unknown
 
     if mode not in ("each", "all-but-one"):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def bench(
     """
     from headcount.bench import benchmark
     from headcount.cli.console import print_json, progress
-    from headcount.cli.running import run_of
+    from headcount.cli.loading import run_of
 
     batches, lengths = _numbers("--batch", batch) or [], _numbers("--length", length)
     names = [name for name in (setup.model, pruned) if name is not None] + (onnx or [])
@@ -48,7 +48,7 @@ def bench(
     task = None
     if data is not None and lengths is None:
         from headcount.cli.loading import load_tokenizer
-        from headcount.surgery.load import fetch
+        from headcount.surgery import fetch
 
         task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), models["original"])
     with run_of(setup, "bench", models["original"], [task] if task else [], models=names) as run:
@@ -74,7 +74,7 @@ def _load(name: str, setup: Setup) -> Any:
 
     from headcount.cli.loading import DTYPES, choose_device
     from headcount.errors import HeadcountError, unknown
-    from headcount.surgery.load import load
+    from headcount.surgery import load
 
     place = choose_device(setup.device)
     if setup.dtype != "auto" and setup.dtype not in DTYPES:
@@ -95,7 +95,7 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
 
 def _on_disk(name: str) -> int:
     """Bytes of the weights as they lie in the model's directory."""
-    from headcount.surgery.load import fetch
+    from headcount.surgery import fetch
 
     return 0 if name.endswith(".onnx") else sum(file.stat().st_size for file in fetch(name).glob("*.safetensors"))
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -29,10 +29,9 @@ def compare(
     from pathlib import Path
 
     from headcount import ablation
-    from headcount.cli.console import console, print_json, progress
-    from headcount.cli.running import run_of
-    from headcount.cli.tables import compare_table
-    from headcount.engine.rundir import write_whole
+    from headcount.cli.console import compare_table, console, print_json, progress
+    from headcount.cli.loading import run_of
+    from headcount.files import write_whole
     from headcount.report import scatter_svg
 
     model, tokenizer = setup.load_model()

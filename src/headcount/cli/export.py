@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 EXAMPLES, BATCH = 16, 4  # of your data, that the export is compared on
 
@@ -36,10 +36,9 @@ def export(
     from headcount.cli.bench import _load
     from headcount.cli.console import console, print_json
     from headcount.cli.loading import load_tokenizer
-    from headcount.signature import model_signature, versions
-    from headcount.surgery.load import fetch
-    from headcount.surgery.onnx import export_onnx, refuse_target
-    from headcount.surgery.onnx_run import require_onnx
+    from headcount.export import export_onnx, refuse_target, require_onnx
+    from headcount.runs import model_signature, versions
+    from headcount.surgery import fetch
 
     target = file or setup.out
     if target is None:

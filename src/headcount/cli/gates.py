@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 SIZE, WAY = "How many heads stay", "How to train"
 
@@ -88,9 +88,9 @@ def gates(
 
 def read_roles(path: str) -> dict[Any, str]:
     """The role of each head, from a run of `headcount roles`; the strongest where it has several."""
-    from headcount.engine import read_run
     from headcount.errors import HeadcountError
     from headcount.heads import Head
+    from headcount.runs import read_run
 
     content = read_run(path)
     rows = None if content is None else content.get("heads")
@@ -128,7 +128,7 @@ def _run(
 ) -> dict[str, Any]:
     """Train, save every stage's model and the last one in the run directory, and write down what happened."""
     from headcount.cli.console import progress
-    from headcount.cli.running import run_of
+    from headcount.cli.loading import run_of
     from headcount.gates import train_gates
     from headcount.surgery import save
 
@@ -160,11 +160,10 @@ def _from_scratch(
 ) -> dict[str, Any]:
     """V19's comparison: the layout that the gates found, trained from random weights."""
     from headcount.cli.console import progress
-    from headcount.evaluate import evaluate
-    from headcount.gates.plan import hold_out
-    from headcount.gates.scratch import fresh_copy
-    from headcount.pruning import Recovery, recover
+    from headcount.evaluation import evaluate
+    from headcount.gates import fresh_copy, hold_out
     from headcount.surgery import save
+    from headcount.training import Recovery, recover
 
     settings = options["settings"]
     train, test, _ = hold_out(training, proving, settings.seed, options["allow_overlap"])

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -35,9 +35,9 @@ def importance(
       headcount importance ./translator --data train.en --target-data train.fr --method relevance --json
     """
     from headcount.cli.console import print_json, progress
-    from headcount.cli.running import run_of
-    from headcount.importance import importance as score
-    from headcount.importance.methods import find_method
+    from headcount.cli.loading import run_of
+    from headcount.scoring import find_method
+    from headcount.scoring import importance as score
 
     find_method(method)
     options = method_options(method, per, setup.seed, exclude)
@@ -48,7 +48,7 @@ def importance(
             scores = score(model, task, method, run=run.directory, progress=bar, **options)
         if setup.out is not None:
             scores.save(run.directory.path / "scores.json")
-        result = run.finish({"model": setup.model, "metric": task.metric.name, "n": len(task), **_json(scores)})
+        result = run.finish({"model": setup.model, **task.metric.facts(), "n": len(task), **_json(scores)})
     print_json(result) if setup.as_json else _print(result, scores)
 
 

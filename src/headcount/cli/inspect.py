@@ -34,10 +34,9 @@ def inspect(
 
 def describe(name: str, length: int) -> dict[str, Any]:
     """Everything `inspect` says, as JSON-able data."""
-    from headcount.anatomy import anatomy
-    from headcount.signature import versions
-    from headcount.surgery.blueprint import build_empty, model_class, read_config
-    from headcount.surgery.load import fetch
+    from headcount.runs import versions
+    from headcount.structure import anatomy
+    from headcount.surgery import build_empty, fetch, model_class, read_config
 
     directory = fetch(name, ("config.json",))
     config = read_config(directory)

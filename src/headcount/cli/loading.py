@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer
 
+from headcount.cli.setup import Setup
 from headcount.errors import HeadcountError, first_line, unknown
-from headcount.surgery.load import fetch, load
+from headcount.runs import RunDirectory, model_signature, versions
+from headcount.surgery import fetch, load
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VOCABULARIES = (
@@ -55,3 +59,46 @@ def choose_device(name: str) -> torch.device:
     if not there[kind]:
         raise HeadcountError(f"there is no {kind} device here; use --device cpu")
     return torch.device(name)
+
+
+class NoRun(RunDirectory):
+    """Stands in where no `--out` was given: results are only returned."""
+
+    def write(self, results: dict[str, Any], finished: bool = True) -> None:
+        """Nothing to write to."""
+
+    def save_shard(self, name: str, arrays: Any) -> None:
+        """Nothing to keep."""
+
+    def load_shard(self, name: str) -> None:
+        """Nothing kept."""
+
+
+class Run:
+    """A command under way: `directory` for its shards, `finish` for its results."""
+
+    def __init__(self, directory: RunDirectory, command: str) -> None:
+        self.directory, self.command = directory, command
+
+    def finish(self, results: dict[str, Any]) -> dict[str, Any]:
+        """Sign the results and keep them in `run.json`."""
+        self.directory.write({"command": self.command, **results})
+        return {"signature": self.directory.signature, **results}
+
+
+@contextmanager
+def run_of(setup: Setup, command: str, model: Any, tasks: list[Any], **settings: Any) -> Iterator[Run]:
+    """The run of a command; `settings` are the arguments that its outcomes depend on."""
+    signature = {
+        "command": command,
+        "model": model_signature(model),
+        "tasks": [task.signature() for task in tasks],
+        "seed": setup.seed,
+        **settings,
+        "versions": versions(),
+    }
+    if setup.out is None:
+        yield Run(NoRun("", signature), command)
+        return
+    with RunDirectory(setup.out, signature, setup.arguments()).open() as directory:
+        yield Run(directory, command)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
 
@@ -83,12 +83,9 @@ def prune(
     """
     from headcount.cli.console import console, messages, print_json
     from headcount.errors import HeadcountError, unknown
-    from headcount.pruning import SEARCHES, Recovery
+    from headcount.pruning import HOW, SEARCHES, Target, counts, forecast, share_or_number
     from headcount.pruning import prune as do_prune
-    from headcount.pruning.compensate import HOW
-    from headcount.pruning.forecast import forecast
-    from headcount.pruning.schedule import counts
-    from headcount.pruning.target import Target, share_or_number
+    from headcount.training import Recovery
 
     if setup.out is None and not dry_run:
         raise HeadcountError("where shall the smaller model go? Give --out DIRECTORY, or --dry-run")
@@ -134,8 +131,8 @@ def prune(
 
 def refuse_occupied(out: Path) -> None:
     """Nothing is overwritten: a directory may be new, empty, or the unfinished run of the same command."""
-    from headcount.engine import read_run
     from headcount.errors import RunConflict
+    from headcount.runs import read_run
 
     if not out.exists():
         return
@@ -159,10 +156,9 @@ def _run(
 ) -> dict[str, Any]:
     """Prune, save the model inside the run directory, and write down what happened."""
     from headcount.cli.console import progress
-    from headcount.cli.running import run_of
+    from headcount.cli.loading import run_of
     from headcount.errors import HeadcountError
-    from headcount.surgery import save
-    from headcount.surgery.stock import as_stock
+    from headcount.surgery import as_stock, save
 
     scoring, select, proving = tasks
     new = not out.exists()

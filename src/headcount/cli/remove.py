@@ -26,11 +26,11 @@ def remove(
     from pathlib import Path
 
     from headcount import surgery
-    from headcount.anatomy import anatomy
     from headcount.cli.console import console, print_json, quiet
     from headcount.errors import HeadcountError, unknown
-    from headcount.signature import model_signature, versions
-    from headcount.surgery.load import fetch
+    from headcount.runs import model_signature, versions
+    from headcount.structure import anatomy
+    from headcount.surgery import fetch
 
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
         raise typer.BadParameter(unknown("dtype", dtype, ("auto", "float32", "bfloat16", "float16")))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -37,9 +37,8 @@ def roles(
       headcount roles ./translator --data val.en --limit 500 --json
     """
     from headcount.cli.console import messages, print_json, progress
-    from headcount.cli.running import run_of
-    from headcount.roles import Sentences, Thresholds, find_roles
-    from headcount.roles.syntactic import chosen_relations
+    from headcount.cli.loading import run_of
+    from headcount.roles import Sentences, Thresholds, chosen_relations, find_roles
 
     limits = Thresholds(positional, syntactic, rare, idle, frequent)
     asked = None if relations is None else [part.strip() for part in relations.split(",") if part.strip()]

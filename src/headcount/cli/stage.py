@@ -14,8 +14,8 @@ from typing import Any
 from rich.markup import escape
 
 from headcount.cli.console import console
-from headcount.engine import read_run
 from headcount.errors import RunConflict
+from headcount.runs import read_run
 
 
 class Stage:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:
@@ -39,9 +39,8 @@ def track(
     """
     from headcount import dynamics
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import load_model
-    from headcount.cli.running import run_of
-    from headcount.pruning.schedule import counts
+    from headcount.cli.loading import load_model, run_of
+    from headcount.pruning import counts
 
     counts(1, step)
     paths = dynamics.in_order(model)
@@ -56,7 +55,7 @@ def track(
             paths, task, scoring, step=step, orders=orders, seed=setup.seed, allow_overlap=allow_overlap,
             run=run.directory, loading=lambda path: load_model(path, setup.device, setup.dtype)[0], progress=bar,
         )  # fmt: skip
-        names = {"model": paths[-1], "metric": task.metric.name, "n": len(task), "n_score": len(scoring)}
+        names = {"model": paths[-1], **task.metric.facts(), "n": len(task), "n_score": len(scoring)}
         result = run.finish({**names, **found.to_json()})
     print_json(result) if setup.as_json else _print(result, task.metric)
 

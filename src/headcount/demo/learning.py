@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.pruning.training import (
+from headcount.tasks import Task
+from headcount.training import (
     Training,
     optimizer_tensors,
     read_tensors,
@@ -19,7 +20,6 @@ from headcount.pruning.training import (
     weights_of,
     write_tensors,
 )
-from headcount.tasks import Task
 
 Tell = Callable[[float, float], None]  # the share done, and the loss of late
 

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
-from headcount.demo.carriers import find_packages
+from headcount.demo.directory import find_packages
 from headcount.demo.learning import Tell, learn
 from headcount.surgery import save
 from headcount.tasks import Translation

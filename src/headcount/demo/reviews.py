@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from headcount.demo.carriers import find_packages
+from headcount.demo.directory import find_packages
 from headcount.demo.learning import Tell, learn
 from headcount.errors import BadData
 from headcount.surgery import save

@@ -1,20 +1,19 @@
 """Where the work is done: cut into shards, here or on many machines, kept in run directories."""
 
-from headcount.engine.engines import Engine, Local, using
-from headcount.engine.over_shards import over_shards
-from headcount.engine.rundir import RunDirectory, open_run, read_run
-from headcount.engine.sweeping import sweep, sweep_signature
-from headcount.engine.work import Arrays
+from headcount.engine.batches import TOKENS, batches_by_length, tokens_for
+from headcount.engine.shards import over_shards
+from headcount.engine.work import Arrays, Engine, Local, Progress, device_type, is_finite, using
 
 __all__ = [
+    "TOKENS",
     "Arrays",
     "Engine",
     "Local",
-    "RunDirectory",
-    "open_run",
+    "Progress",
+    "batches_by_length",
+    "device_type",
+    "is_finite",
     "over_shards",
-    "read_run",
-    "sweep",
-    "sweep_signature",
+    "tokens_for",
     "using",
 ]

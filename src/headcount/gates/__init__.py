@@ -1,7 +1,14 @@
 """Pruning by learning: L0 gates on heads (V19 section 6)."""
 
-from headcount.gates.result import Gated, Stage
-from headcount.gates.settings import Gating
-from headcount.gates.train import train_gates
+from headcount.gates.gate_training import Gating
+from headcount.gates.gated import Gated, Stage
+from headcount.gates.train_gates import fresh_copy, hold_out, train_gates
 
-__all__ = ["Gated", "Gating", "Stage", "train_gates"]
+__all__ = [
+    "Gated",
+    "Gating",
+    "Stage",
+    "fresh_copy",
+    "hold_out",
+    "train_gates",
+]

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from headcount.engine.rundir import read_object, write_whole
 from headcount.errors import RunConflict
-from headcount.gates.gating import Course, GateTraining, Snapshot
-from headcount.gates.result import Stage
-from headcount.pruning.training import (
+from headcount.files import read_object, write_whole
+from headcount.gates.gate_training import Course, GateTraining, Snapshot
+from headcount.gates.gated import Stage
+from headcount.training import (
     optimizer_tensors,
     read_tensors,
     set_optimizer,

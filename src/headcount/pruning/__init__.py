@@ -1,10 +1,27 @@
 """Pruning: curves, the search for the largest cut within a budget, and what makes up for the heads that went."""
 
-from headcount.pruning.compensate import compensate
-from headcount.pruning.curve import Curve, pruning_curve
+from headcount.pruning.compensate import HOW, compensate
+from headcount.pruning.curve import Curve, counts, of_kinds, pruning_curve
+from headcount.pruning.forecast import forecast
 from headcount.pruning.prune import prune
-from headcount.pruning.recover import Recovery, recover
-from headcount.pruning.result import Pruned
+from headcount.pruning.pruned import Pruned
 from headcount.pruning.search import SEARCHES
+from headcount.pruning.settings import Target, share_or_number
+from headcount.pruning.splits import refuse_headless, refuse_overlap
 
-__all__ = ["SEARCHES", "Curve", "Pruned", "Recovery", "compensate", "prune", "pruning_curve", "recover"]
+__all__ = [
+    "HOW",
+    "SEARCHES",
+    "Curve",
+    "Pruned",
+    "Target",
+    "compensate",
+    "counts",
+    "forecast",
+    "of_kinds",
+    "prune",
+    "pruning_curve",
+    "refuse_headless",
+    "refuse_overlap",
+    "share_or_number",
+]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from headcount.anatomy import anatomy
-from headcount.engine import sweep
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, unknown
+from headcount.evaluation import evaluate
 from headcount.heads import Head
-from headcount.importance import Scores, importance
-from headcount.pruning.overlap import refuse_overlap
-from headcount.pruning.schedule import counts, of_kinds, removable
-from headcount.signature import model_signature, versions
+from headcount.pruning.splits import refuse_overlap
+from headcount.runs import model_signature, versions
+from headcount.scoring import Scores, importance
 from headcount.stats import interval, paired_bootstrap
+from headcount.structure import Anatomy, anatomy
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
 
@@ -108,7 +108,7 @@ def pruning_curve(
         refuse_overlap(score_task.keys(), task, "the score data", allow_overlap)
     each_kind: list[str | None] = [None] if kinds is None else list(kinds)
     lines = [(one, kind) for one in several for kind in each_kind]
-    base = sweep(model, task).of()
+    base = evaluate(model, task).of()
     curves = []
     for place, (one, kind) in enumerate(lines):
         follow = _Follow(model, one, score_task if reestimate else None, kind, keep_at_least)
@@ -166,7 +166,7 @@ def _points(task: Task, follow: _Follow, step: float, base: np.ndarray, progress
     points = []
     for place, count in enumerate(numbers):
         smaller = follow.go_to(count)
-        statistics = base if count == 0 else sweep(smaller, task).of()
+        statistics = base if count == 0 else evaluate(smaller, task).of()
         points.append(make_point(task.metric, base, statistics, follow.removed, follow.total))
         if progress is not None:
             progress((place + 1) / len(numbers))
@@ -194,3 +194,48 @@ def make_point(metric: Metric, base: np.ndarray, statistics: np.ndarray, removed
 
 def _part(progress: Progress | None, place: int, of: int) -> Progress | None:
     return None if progress is None else lambda share: progress((place + share) / of)
+
+
+def counts(total: int, step: float) -> list[int]:
+    """Numbers of heads removed, from none to all of them, `step` more each time.
+
+    >>> counts(72, 0.25)
+    [0, 18, 36, 54, 72]
+    >>> counts(8, 3)
+    [0, 3, 6, 8]
+
+    step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
+    """
+    if not step > 0 or (step >= 1 and step != int(step)):
+        raise HeadcountError(f"a step is a share of the heads, such as 0.1, or a number of them, not {step:g}")
+    each = step * total if step < 1 else int(step)
+    found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
+    return sorted({*found, total})
+
+
+def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[Head] | None = None) -> list[Head]:
+    """The heads of an order that may go, least important first, if every site keeps so many.
+
+    >>> order = [Head("encoder", 0, 0), Head("encoder", 0, 1), Head("encoder", 1, 0)]
+    >>> [str(head) for head in removable(order, keep_at_least=1)]
+    ['encoder.0.0']
+
+    present: all heads that are there, where the order names only some of them.
+    """
+    if keep_at_least < 0:
+        raise HeadcountError(f"keep_at_least is a number of heads, not {keep_at_least}")
+    room = Counter(head.site for head in (order if present is None else present))
+    chosen = []
+    for head in order:
+        if room[head.site] > keep_at_least:
+            room[head.site] -= 1
+            chosen.append(head)
+    return chosen
+
+
+def of_kinds(found: Anatomy, kinds: Sequence[str] | None) -> list[Head]:
+    """The model's heads of these kinds; a kind that it lacks is refused."""
+    for kind in kinds or ():
+        if kind not in found.kinds:
+            raise HeadcountError(unknown("attention kind", kind, found.kinds))
+    return [head for head in found.heads if kinds is None or head.kind in kinds]

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from headcount.anatomy import anatomy, device_of
-from headcount.importance.gradient import head_gradients
+from headcount.bench import seconds_per_token
 from headcount.pruning.calibration import CALIBRATION_TOKENS
-from headcount.pruning.purposes import SCORE_EXAMPLES, keep_apart, refuse_headless
-from headcount.pruning.reach import COARSE
-from headcount.pruning.schedule import counts, of_kinds, removable
+from headcount.pruning.curve import counts, of_kinds, removable
+from headcount.pruning.cut_size import COARSE
 from headcount.pruning.search import SEARCHES
-from headcount.pruning.speed import seconds_per_token
-from headcount.pruning.target import Target
+from headcount.pruning.settings import Target
+from headcount.pruning.splits import SCORE_EXAMPLES, keep_apart, refuse_headless
+from headcount.scoring import head_gradients
+from headcount.structure import anatomy, device_of
 from headcount.tasks import Task
 
 

@@ -6,24 +6,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headcount.anatomy import anatomy
-from headcount.engine import RunDirectory, open_run, sweep
+from headcount.bench import measure_speed
 from headcount.errors import HeadcountError
-from headcount.pruning.budget import Budget
+from headcount.evaluation import evaluate
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.choose import Job, cut_within
-from headcount.pruning.journal import Journal
-from headcount.pruning.purposes import SCORE_EXAMPLES, keep_apart, refuse_headless
-from headcount.pruning.reach import cut_to_target
-from headcount.pruning.recover import Recovery, recover
-from headcount.pruning.result import Pruned
-from headcount.pruning.schedule import of_kinds, removable
-from headcount.pruning.search import DEFAULT, Cut
-from headcount.pruning.speed import measure_speed
-from headcount.pruning.target import Target
-from headcount.signature import model_signature, versions
+from headcount.pruning.curve import of_kinds, removable
+from headcount.pruning.cut_size import Budget, Job, cut_to_target, cut_within
+from headcount.pruning.pruned import Pruned
+from headcount.pruning.search import DEFAULT, Cut, Journal
+from headcount.pruning.settings import Target
+from headcount.pruning.splits import SCORE_EXAMPLES, keep_apart, refuse_headless
+from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import noninferior, paired_bootstrap
+from headcount.structure import anatomy
 from headcount.tasks import Task
+from headcount.training import Recovery, recover
 
 Progress = Callable[[str, float], None]
 VERDICT_POINTS = 1.0  # what the verdict asks for where no drop was given
@@ -147,7 +144,7 @@ def prune(
 def _proof(whole: Any, smaller: Any, test: Task, max_drop: float | None) -> dict[str, Any]:
     """Before and after on the test data, and the verdict."""
     metric = test.metric
-    base, after = sweep(whole, test).of(), sweep(smaller, test).of()
+    base, after = evaluate(whole, test).of(), evaluate(smaller, test).of()
     score = float(metric.of_sums(base.sum(0)))
     budget = Budget.of(metric, VERDICT_POINTS if max_drop is None else max_drop, score)
     tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=2000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -9,18 +10,18 @@ from functools import cached_property, partial
 import numpy as np
 from torch import nn
 
-from headcount.anatomy import anatomy
 from headcount.errors import HeadcountError, unknown
 from headcount.heads import Head
-from headcount.importance.gradient import head_gradients
-from headcount.importance.scores import normalized
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensate import HOW, compensate
-from headcount.pruning.interactions import choose_together
-from headcount.pruning.journal import Journal
-from headcount.pruning.uniform import uniform_units
+from headcount.runs import RunDirectory
+from headcount.scoring import head_gradients, normalized
+from headcount.structure import Anatomy, anatomy
 from headcount.surgery import remove
 from headcount.tasks import Task
+
+DEFAULT = "search"
+
 
 Picker = Callable[[np.ndarray, Sequence[Head], int, "np.ndarray"], list[int]]
 
@@ -63,7 +64,6 @@ SEARCHES = {
     "interactions": Search(together, True, False, "sets chosen by Fisher interactions and swaps, estimated again"),
     "search": Search(together, True, True, "Fisher interactions and swaps, estimated again in the compensated model"),
 }
-DEFAULT = "search"
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,3 +160,129 @@ def _protected(heads: list[Head], scores: np.ndarray, keep: int) -> np.ndarray:
 def _lowest(scores: np.ndarray, count: int, may: np.ndarray) -> list[int]:
     order = np.argsort(np.where(may, scores, np.inf), kind="stable")
     return [int(i) for i in order[: min(count, int(may.sum()))]]
+
+
+def choose_together(gradients: np.ndarray, count: int, allowed: Sequence[bool] | None = None) -> list[int]:
+    """The `count` heads whose removal, all together, is expected to cost the least: greedily, then by swaps.
+
+    >>> twins = np.array([[1.0, 1.0, 1.2], [1.0, 1.0, -1.2]])  # heads 0 and 1 pull the same way, 2 another
+    >>> sorted(choose_together(twins, 2))
+    [0, 2]
+
+    gradients: (examples, heads), signed. allowed: which heads may go; all by default.
+    """
+    gradients = np.asarray(gradients, np.float64)
+    fisher = gradients.T @ gradients / len(gradients)  # (H, H)
+    single = 0.5 * fisher.diagonal()
+    may = np.ones(len(fisher), bool) if allowed is None else np.asarray(allowed, bool)
+    chosen = np.zeros(len(fisher), bool)
+    together = np.zeros(len(fisher))  # F 1_S
+    for _ in range(min(count, int(may.sum()))):
+        cost = np.where(may & ~chosen, single + together, np.inf)
+        best = int(cost.argmin())
+        chosen[best] = True
+        together += fisher[best]
+    return _swap(fisher, single, chosen, together, may)
+
+
+def _swap(
+    fisher: np.ndarray, single: np.ndarray, chosen: np.ndarray, together: np.ndarray, may: np.ndarray
+) -> list[int]:
+    """Exchange the pair of heads that lowers the cost most, until none does."""
+    for _ in range(10 * len(fisher)):
+        inside, outside = np.flatnonzero(chosen), np.flatnonzero(may & ~chosen)
+        if not len(inside) or not len(outside):
+            break
+        back = single[inside] - together[inside]  # (I,) cost of taking a head back
+        out = single[outside] + together[outside]  # (O,) cost of removing another one
+        change = back[:, None] + out[None] - fisher[np.ix_(inside, outside)]  # (I, O)
+        one, other = np.unravel_index(change.argmin(), change.shape)
+        if change[one, other] >= -1e-12 * max(1.0, single.max()):
+            break
+        chosen[inside[one]], chosen[outside[other]] = False, True
+        together += fisher[outside[other]] - fisher[inside[one]]
+    inside = np.flatnonzero(chosen)
+    return [int(i) for i in inside[np.argsort(single[inside], kind="stable")]]
+
+
+def uniform_units(found: Anatomy, heads: Sequence[Head], scores: np.ndarray, count: int, may: np.ndarray) -> list[Head]:
+    """At most `count` heads to remove, equally many at every site: the least important ones of each.
+
+    Heads that share a key-value head go together, and where layers share a position bias (T5) the same ones go in all
+    layers of a kind: a stock configuration cannot say anything else.
+
+    scores: (heads,) normalised per site. may: which heads may go at all.
+    """
+    score = {head: value for head, value, free in zip(heads, scores.tolist(), may.tolist(), strict=True) if free}
+    sites = [site for site in found.sites if any(head in score for head in site.heads)]
+    units: dict[str, list[tuple[float, list[Head]]]] = {}
+    for site in sites:
+        groups: dict[int, list[Head]] = {}
+        for head in site.heads:
+            if head in score:
+                groups.setdefault(head.index // site.group, []).append(head)
+        units[site.name] = [(sum(score[head] for head in group), group) for group in groups.values()]
+    if any(hasattr(site.module, "relative_attention_bias") for site in sites):
+        _same_everywhere(units)
+    rounds = min((len(groups) for groups in units.values()), default=0)
+    chosen: list[Head] = []
+    for place in range(rounds):
+        more = [head for groups in units.values() for head in sorted(groups, key=lambda unit: unit[0])[place][1]]
+        if len(chosen) + len(more) > count:
+            break
+        chosen += more
+    return chosen
+
+
+def _same_everywhere(units: dict[str, list[tuple[float, list[Head]]]]) -> None:
+    """Give a head the mean score of its index over the layers of its kind."""
+    total: dict[tuple[str, int], list[float]] = {}
+    for groups in units.values():
+        for value, group in groups:
+            total.setdefault((group[0].kind, group[0].index), []).append(value)
+    for groups in units.values():
+        groups[:] = [(float(np.mean(total[group[0].kind, group[0].index])), group) for _, group in groups]
+
+
+class Journal:
+    """Chosen heads and measured statistics of a search; without a run directory nothing is kept.
+
+    >>> journal, heads = Journal(None), [Head("encoder", 0, 0), Head("encoder", 0, 1)]
+    >>> [str(head) for head in journal.choice(1, heads, lambda: heads[1:])]
+    ['encoder.0.1']
+    """
+
+    def __init__(self, run: RunDirectory | None) -> None:
+        self.run = run
+
+    def choice(self, number: int, heads: Sequence[Head], choose: Callable[[], list[Head]]) -> list[Head]:
+        """The first `number` heads to go, of these, as chosen before or now."""
+        name = f"choice-{number:05d}"
+        kept = self.run.load_shard(name) if self.run else None
+        places = None if kept is None else kept.get("removed")
+        if places is not None and _is_choice(places, number, len(heads)):
+            return [heads[place] for place in places]
+        chosen = choose()
+        if self.run:
+            self.run.save_shard(name, {"removed": np.array([heads.index(head) for head in chosen], np.int64)})
+        return chosen
+
+    def statistics(self, removed: Sequence[Head], examples: int, measure: Callable[[], np.ndarray]) -> np.ndarray:
+        """(N, S) the statistics of the model without these heads, as measured before or now."""
+        names = " ".join(str(head) for head in sorted(removed))
+        name = f"cut-{len(removed):05d}-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
+        kept = self.run.load_shard(name) if self.run else None
+        found = None if kept is None else kept.get("statistics")
+        if found is not None and found.ndim == 2 and len(found) == examples and np.isfinite(found).all():
+            return found
+        measured = measure()
+        if self.run:
+            self.run.save_shard(name, {"statistics": np.ascontiguousarray(measured)})
+        return measured
+
+
+def _is_choice(places: np.ndarray, number: int, heads: int) -> bool:
+    """Whether a shard holds a choice of at most `number` of so many heads."""
+    if places.ndim != 1 or places.dtype != np.int64 or len(places) > number:
+        return False
+    return len(set(places.tolist())) == len(places) and all(0 <= place < heads for place in places)

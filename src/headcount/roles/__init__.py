@@ -1,7 +1,16 @@
 """What heads do: look at a position, at a syntactic relation, at the rarest word, or rest (V19 section 5)."""
 
-from headcount.roles.find import Roles, Thresholds, find_roles
+from headcount.roles.counts import Role
+from headcount.roles.find_roles import Roles, Thresholds, find_roles
+from headcount.roles.measures import chosen_relations
 from headcount.roles.sentences import Sentence, Sentences
-from headcount.roles.tally import Role
 
-__all__ = ["Role", "Roles", "Sentence", "Sentences", "Thresholds", "find_roles"]
+__all__ = [
+    "Role",
+    "Roles",
+    "Sentence",
+    "Sentences",
+    "Thresholds",
+    "chosen_relations",
+    "find_roles",
+]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headcount.errors import BadData
-from headcount.tasks.base_task import digest
-from headcount.tasks.columns import Column, find_text
-from headcount.tasks.data import Rows
-from headcount.tasks.tokens import texts_of
+from headcount.errors import BadData, HeadcountError
+from headcount.tasks import Column, Rows, digest, find_text, texts_of
+
+DEFAULT = "en_core_web_sm"
+
 
 # What parsers of other label schemes call the relations of Universal Dependencies.
 SAME = {"dobj": "obj", "nsubjpass": "nsubj:pass", "csubjpass": "csubj:pass", "auxpass": "aux:pass"}
@@ -54,8 +54,6 @@ class Sentences:
 
         parser: the name of a spaCy model, or a pipeline; None tries en_core_web_sm, False parses nothing.
         """
-        from headcount.roles.parsing import parsed
-        from headcount.roles.treebank import read_treebank
 
         if isinstance(data, Sentences):
             return data
@@ -99,3 +97,154 @@ def universal(relation: str) -> str:
     ('obj', 'nsubj')
     """
     return SAME.get(relation.lower(), relation.lower())
+
+
+def parsed(texts: list[tuple[str, str]], parser: Any = None) -> tuple[list[Sentence], list[str]]:
+    """Sentences of texts (text, place), with remarks; unparsed if no parser was asked for and none is there."""
+    pipeline, remark = _pipeline(parser)
+    if pipeline is None:
+        return [Sentence(text, place=place) for text, place in texts], [remark] if remark else []
+    sentences = []
+    for (_, place), document in zip(texts, pipeline.pipe([text for text, _ in texts]), strict=True):
+        if not document.has_annotation("DEP"):
+            raise HeadcountError("the spaCy pipeline finds no dependencies; use one with a parser, such as " + DEFAULT)
+        sentences += [_sentence(document, span, place) for span in document.sents]
+    return sentences, [remark] if remark else []
+
+
+def _sentence(document: Any, span: Any, place: str) -> Sentence:
+    words = [token for token in span if not token.is_space]
+    index = {token.i: position for position, token in enumerate(words)}
+    start = words[0].idx if words else span.start_char
+    spans = tuple((token.idx - start, token.idx - start + len(token.text)) for token in words)
+    relations = tuple(
+        (index[token.i], index[token.head.i], universal(token.dep_))
+        for token in words
+        if token.head.i != token.i and token.head.i in index
+    )
+    text = document.text[start : start + spans[-1][1]] if spans else span.text
+    return Sentence(text, spans, relations, place)
+
+
+def _pipeline(parser: Any) -> tuple[Any, str]:
+    """A spaCy pipeline, or None, and what the user should be told."""
+    if parser is False:
+        return None, ""
+    if parser is not None and not isinstance(parser, str):
+        return parser, ""
+    name = parser or DEFAULT
+    try:
+        import spacy
+
+        return spacy.load(name), f"parsed by spaCy's {name}"
+    except (ImportError, OSError) as error:
+        reason = "spaCy is not installed" if isinstance(error, ImportError) else f"spaCy has no model {name!r} here"
+        if parser is not None:
+            raise HeadcountError(f"{reason}; install it, or give a CoNLL-U file") from error
+        return None, f"{reason}: syntactic heads are not looked for (a CoNLL-U file has dependencies of its own)"
+
+
+def read_treebank(path: Path) -> list[Sentence]:
+    """The sentences of a CoNLL-U file; one whose words are not those of its text is refused by name.
+
+    >>> import tempfile
+    >>> words = ["1 It _ _ _ _ 2 nsubj _ _", "2 works _ _ _ _ 0 root _ SpaceAfter=No", "3 . _ _ _ _ 2 punct _ _"]
+    >>> lines = ["# text = It works.", *(word.replace(" ", "\\t") for word in words)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "one.conllu"
+    ...     _ = file.write_text("\\n".join([*lines, "", ""]))
+    ...     read_treebank(file)[0].relations
+    ((0, 1, 'nsubj'), (2, 1, 'punct'))
+    """
+    try:
+        import conllu
+        from conllu.exceptions import ParseException
+    except ImportError as error:
+        raise HeadcountError("reading CoNLL-U needs the package conllu: pip install 'headcount[roles]'") from error
+    sentences: list[Sentence] = []
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            for tokens in conllu.parse_incr(stream):
+                sentences.append(_treebank_sentence(tokens, f"{path.name}, sentence {len(sentences) + 1}"))
+    except OSError as error:
+        raise BadData(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadData(f"{path.name}: not UTF-8 text") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise BadData(f"{path.name}, sentence {len(sentences) + 1}: not CoNLL-U: {error}") from error
+    except ParseException as error:
+        raise BadData(f"{path.name}, sentence {len(sentences) + 1}: not CoNLL-U: {error}") from error
+    if not sentences:
+        raise BadData(f"{path.name} has no sentences")
+    return sentences
+
+
+def _treebank_sentence(tokens: Any, place: str) -> Sentence:
+    name = tokens.metadata.get("sent_id")
+    place = f"{place} ({name})" if name else place
+    words = [token for token in tokens if isinstance(token["id"], int)]
+    if [token["id"] for token in words] != list(range(1, len(words) + 1)):
+        raise BadData(f"{place}: its words are not numbered 1, 2, 3, …")
+    for id in (token["id"] for token in tokens if isinstance(token["id"], tuple)):
+        if id[1] == "-" and not 1 <= id[0] <= id[2] <= len(words):
+            raise BadData(f"{place}: the form {id[0]}-{id[2]} stands for words that are not there")
+    surface = list(_surface(tokens))  # (written form, the words in it)
+    text = tokens.metadata.get("text") or _written(tokens)
+    spans: dict[int, tuple[int, int]] = {}
+    end = 0
+    for form, inside in surface:
+        start = _find(text, form, end, place)
+        end = start + len(form)
+        spans |= _inside(text, start, end, {id: words[id - 1]["form"] for id in inside})
+    if len(spans) < len(words):
+        raise BadData(f"{place}: a form that stands for several words is not in front of them")
+    relations = []
+    for token in words:
+        head, relation = token.get("head"), token.get("deprel")
+        if isinstance(head, int) and not 0 <= head <= len(words):
+            raise BadData(f"{place}: {token['form']!r} depends on word {head}, but there are {len(words)} words")
+        if head and relation and relation != "_":
+            relations.append((token["id"] - 1, head - 1, universal(relation)))
+    return Sentence(text, tuple(spans[token["id"]] for token in words), tuple(relations), place)
+
+
+def _surface(tokens: Any) -> Iterator[tuple[str, list[int]]]:
+    """What is written, in order: single words, and those that stand for several ("don't")."""
+    covered = 0
+    for token in tokens:
+        id = token["id"]
+        if isinstance(id, int) and id > covered:
+            yield token["form"], [id]
+        elif isinstance(id, tuple) and id[1] == "-":
+            covered = id[2]
+            yield token["form"], list(range(id[0], id[2] + 1))
+
+
+def _written(tokens: Any) -> str:
+    """The text of a sentence that has no `# text`: its forms, with spaces where none is said to be missing."""
+    spaced = {token["id"][0] if isinstance(token["id"], tuple) else token["id"]: token for token in tokens}
+    forms = []
+    for form, inside in _surface(tokens):
+        misc = spaced[inside[0]].get("misc") or {}
+        forms.append(form if misc.get("SpaceAfter") == "No" else f"{form} ")
+    return "".join(forms).rstrip()
+
+
+def _find(text: str, form: str, start: int, place: str) -> int:
+    while start < len(text) and text[start].isspace() and not text.startswith(form, start):
+        start += 1
+    if not text.startswith(form, start):
+        rest = text[start : start + 20]
+        raise BadData(f"{place}: its words cannot be aligned to its text: {form!r} was expected, {rest!r} is there")
+    return start
+
+
+def _inside(text: str, start: int, end: int, forms: dict[int, str]) -> dict[int, tuple[int, int]]:
+    """The spans of the words in one written form; where they are not written out ("du": "de", "le"), all of it."""
+    if "".join(forms.values()).lower() != text[start:end].lower():
+        return dict.fromkeys(forms, (start, end))
+    spans = {}
+    for id, form in forms.items():
+        spans[id] = (start, start + len(form))
+        start += len(form)
+    return spans

@@ -1,14 +1,11 @@
 """Paired tests, intervals, corrections and correlations, on per-example statistics of all masks at once.
 
 Everywhere: N examples, S statistics of an example, M masks, R resamples; a metric is a function that turns
-summed statistics (..., S) into scores (...).
-"""
+summed statistics (..., S) into scores (...)."""
 
-from headcount.stats.bootstrap import Test, interval, paired_bootstrap, resamples_needed
-from headcount.stats.correlation import Correlation, correlation
+from headcount.stats.bootstrap import SEED, Test, interval, paired_bootstrap, resamples_needed
 from headcount.stats.noninferiority import NonInferiority, noninferior
-from headcount.stats.paired import corrected, mcnemar_exact, paired_t
-from headcount.stats.resampling import SEED
+from headcount.stats.tests import Correlation, corrected, correlation, mcnemar_exact, paired_t
 
 __all__ = [
     "SEED",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats as scipy_stats
 
-from headcount.stats.resampling import SEED, MetricOfSums, resampled
+from headcount.stats.bootstrap import SEED, MetricOfSums, resampled
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,19 @@
 """Heads really gone: remove, save, load."""
 
-from headcount.surgery.load import load
-from headcount.surgery.remove import remove
-from headcount.surgery.storage import save
+from headcount.surgery.format import build_empty, model_class, read_config
+from headcount.surgery.load import fetch, load
+from headcount.surgery.remove import refuse_wrapped, remove
+from headcount.surgery.save import save
+from headcount.surgery.stock import as_stock
 
-__all__ = ["load", "remove", "save"]
+__all__ = [
+    "as_stock",
+    "build_empty",
+    "fetch",
+    "load",
+    "model_class",
+    "read_config",
+    "refuse_wrapped",
+    "remove",
+    "save",
+]

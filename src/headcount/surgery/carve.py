@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from headcount.anatomy import AttentionSite
-from headcount.anatomy.kernels import UNGROUPED, ConfigView
+from headcount.structure import UNGROUPED, AttentionSite, ConfigView
 
 COUNTS_HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 COUNTS_NEURONS = ("all_head_size", "inner_dim", "split_size")

@@ -15,11 +15,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.surgery.blueprint import build_empty, model_class, read_config
-from headcount.surgery.checkpoint import Checkpoint, read_checkpoint, read_json
+from headcount.structure import ALIGNMENT
+from headcount.surgery.format import Checkpoint, build_empty, model_class, read_checkpoint, read_config, read_json
 from headcount.surgery.record import apply_record
-
-ALIGNMENT = 64  # bytes, as torch allocates
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from headcount.anatomy import AttentionSite, anatomy
 from headcount.errors import BadCheckpoint
+from headcount.structure import AttentionSite, anatomy
 from headcount.surgery.carve import carve, name_heads
 
 VERSION = 1

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from transformers.pytorch_utils import Conv1D
 
-from headcount.anatomy import Anatomy, anatomy
-from headcount.errors import HeadcountError, UnsupportedModel
+from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.heads import Head
+from headcount.structure import Anatomy, AttentionSite, anatomy
 from headcount.surgery.carve import carve
 from headcount.surgery.record import write_record
-from headcount.surgery.trial import check_on_trial
+
+TOLERANCE = 1e-4
+ADVICE = "declare a family for it (CONTRIBUTING.md shows how in 20 lines)"
+
 
 Model = TypeVar("Model", bound=nn.Module)
 PLAIN = (nn.Linear, Conv1D, nn.modules.linear.NonDynamicallyQuantizableLinear)
@@ -71,3 +77,89 @@ def _refuse_watched(found: Anatomy) -> None:
         hooks: Any = site.output._forward_pre_hooks
         if any(getattr(hook, "__module__", "").startswith("headcount.") for hook in hooks.values()):
             raise HeadcountError(f"{site.name} is being masked or captured; remove heads outside of that block")
+
+
+@torch.no_grad()
+def check_on_trial(model: nn.Module, found: Anatomy, gone: set[Head]) -> None:
+    """Before heads are removed from an undeclared family, see at each site that loses some that removal is exact."""
+    sites = [site for site in found.sites if site.family.structural and not gone.isdisjoint(site.heads)]
+    if not sites:
+        return
+    fed = _record_inputs(model, sites)
+    for site in sites:
+        if site.name not in fed:
+            raise UnsupportedModel(f"{_name(site)} ({site.name}) did not run on the model's dummy inputs")
+        _compare(site, [head.index for head in site.heads if head not in gone], *fed[site.name])
+
+
+def _record_inputs(model: Any, sites: list[AttentionSite]) -> dict[str, tuple[Any, Any]]:
+    """What the whole model feeds each site when it runs on its dummy inputs, in float32 and without a cache."""
+    fed: dict[str, tuple[Any, Any]] = {}
+    with ExitStack() as stack:
+        stack.callback(model.train, model.training)
+        model.eval()
+        for site in sites:
+
+            def keep(module: nn.Module, args: Any, kwargs: Any, name: str = site.name) -> None:
+                fed.setdefault(name, tree_map(_to_float, (args, kwargs)))
+
+            stack.callback(site.module.register_forward_pre_hook(keep, with_kwargs=True).remove)
+        try:
+            model(**_dummy_inputs(model))
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise UnsupportedModel(
+                f"{_name(sites[0])} is not a declared family, and the model does not run on dummy inputs "
+                f"to try removal on: {first_line(error)}"
+            ) from error
+    return fed
+
+
+def _dummy_inputs(model: Any) -> dict[str, Tensor]:
+    parameter = next(model.parameters())
+    config: Any = getattr(model, "config", None)
+    if getattr(model, "main_input_name", "") == "pixel_values" and isinstance(getattr(config, "image_size", None), int):
+        size, channels = config.image_size, getattr(config, "num_channels", 3)
+        return {"pixel_values": torch.rand(1, channels, size, size).to(parameter)}
+    dummy = getattr(model, "dummy_inputs", None) or {}
+    return {key: value.to(parameter.device) for key, value in dummy.items()}
+
+
+def _compare(site: AttentionSite, kept: list[int], args: Any, kwargs: Any) -> None:
+    """Compare heads zeroed with heads carved away, on copies of the one module."""
+    kwargs = {key: value for key, value in kwargs.items() if "past" not in key and "cache" not in key}
+    zeroed: Any = [part.float() for part in copy.deepcopy([site.module, site.output])]
+    carved: Any = copy.deepcopy(zeroed)
+    for position, index in enumerate(site.kept):
+        if index not in kept:
+            zeroed[1].weight[:, position * site.head_dim : (position + 1) * site.head_dim] = 0
+    expected = zeroed[0](*args, **kwargs)
+    trial = AttentionSite(**{**vars(site), "module": carved[0], "output": carved[1]})
+    try:
+        carve(trial, kept)
+        found = carved[0](*args, **kwargs)
+        if type(found) is not type(expected) or (isinstance(found, tuple) and len(found) != len(expected)):
+            raise TypeError(f"without heads, it would return {_form(found)} instead of {_form(expected)}")
+        difference = (_projected(site, zeroed, expected) - _projected(site, carved, found)).abs().max().item()
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+        raise UnsupportedModel(f"{_name(site)} cannot work with fewer heads: {first_line(error)}; {ADVICE}") from error
+    if not difference < TOLERANCE:
+        raise UnsupportedModel(
+            f"removing a head from {_name(site)} is not masking it: {site.name} off by {difference:.2g}; {ADVICE}"
+        )
+
+
+def _projected(site: AttentionSite, parts: Any, output: Any) -> Tensor:
+    output = output[0] if isinstance(output, tuple) else output
+    return parts[1](output) if site.family.output.startswith("^") else output
+
+
+def _to_float(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _name(site: AttentionSite) -> str:
+    return type(site.module).__name__
+
+
+def _form(output: Any) -> str:
+    return f"a tuple of {len(output)}" if isinstance(output, tuple) else f"a {type(output).__name__}"

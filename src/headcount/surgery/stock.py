@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers.initialization import no_init_weights
 
-from headcount.anatomy import AttentionSite, anatomy
+from headcount.structure import AttentionSite, anatomy
 
 
 def as_stock(model: Any) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:

@@ -1,19 +1,31 @@
 """Tasks: data, a loss per example, and per-example statistics that every metric is a function of."""
 
-from headcount.tasks.base import Batch, Metric, Task
-from headcount.tasks.base_task import BaseTask
 from headcount.tasks.classification import Classification
+from headcount.tasks.columns import Column, find_text
+from headcount.tasks.data import Rows
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.load import load_task
+from headcount.tasks.task import BaseTask, Batch, Metric, Task, digest, padded
+from headcount.tasks.text import embedding_rows, length_limit, pad_token, positions, texts_of
 from headcount.tasks.translation import Translation
 
 __all__ = [
     "BaseTask",
     "Batch",
     "Classification",
+    "Column",
     "LanguageModeling",
     "Metric",
+    "Rows",
     "Task",
     "Translation",
+    "digest",
+    "embedding_rows",
+    "find_text",
+    "length_limit",
     "load_task",
+    "pad_token",
+    "padded",
+    "positions",
+    "texts_of",
 ]

@@ -9,14 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from headcount.errors import BadData
-from headcount.tasks.base import Batch
-from headcount.tasks.base_task import BaseTask
 from headcount.tasks.columns import Column, find_text
 from headcount.tasks.data import Rows
-from headcount.tasks.fit import kind_of, without_cache
-from headcount.tasks.metrics import LANGUAGE, pick
-from headcount.tasks.token_loss import token_counts, token_losses
-from headcount.tasks.tokens import length_limit, pad_token, texts_of
+from headcount.tasks.metrics import LANGUAGE, pick, token_counts, token_losses
+from headcount.tasks.task import BaseTask, Batch
+from headcount.tasks.text import kind_of, length_limit, pad_token, texts_of, without_cache
 
 
 class LanguageModeling(BaseTask):

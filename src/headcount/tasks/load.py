@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headcount.errors import BadData, HeadcountError, unknown
-from headcount.tasks.aligned import aligned
-from headcount.tasks.base import Task
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column
-from headcount.tasks.data import Rows
-from headcount.tasks.fit import kind_of, positions
+from headcount.tasks.data import Rows, aligned
 from headcount.tasks.language import LanguageModeling
-from headcount.tasks.tokens import length_limit
+from headcount.tasks.task import Task
+from headcount.tasks.text import kind_of, length_limit, positions
 from headcount.tasks.translation import Translation
 
 ALIASES = {

@@ -10,17 +10,22 @@ import torch
 from torch import Tensor
 
 from headcount.errors import BadData
-from headcount.tasks.aligned import aligned
-from headcount.tasks.base import Batch
-from headcount.tasks.base_task import BaseTask, digest
 from headcount.tasks.columns import Column, find_translation
-from headcount.tasks.data import Rows
-from headcount.tasks.decoding import EndAtLimit, decoder_inputs, language_token, speaking
-from headcount.tasks.fit import output_rows, positions, without_cache
-from headcount.tasks.metrics import TRANSLATION, pick
-from headcount.tasks.scoring import TextScorer
-from headcount.tasks.token_loss import token_counts, token_losses
-from headcount.tasks.tokens import pad_token, texts_of, tokenized
+from headcount.tasks.data import Rows, aligned
+from headcount.tasks.metrics import TRANSLATION, TextScorer, pick, token_counts, token_losses
+from headcount.tasks.task import BaseTask, Batch, digest
+from headcount.tasks.text import (
+    EndAtLimit,
+    decoder_inputs,
+    language_token,
+    output_rows,
+    pad_token,
+    positions,
+    speaking,
+    texts_of,
+    tokenized,
+    without_cache,
+)
 
 
 class Translation(BaseTask):

@@ -1,0 +1,261 @@
+"""`benchmark`: the original and the pruned model side by side, in turns, with the limit that FLOPs set."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from headcount.bench.cost import Size, count_flops, size_of
+from headcount.bench.runners import Inputs, Runner, TorchRunner, decoding, runner_of
+from headcount.bench.timing import CLOCKS, fixed_threads, interleaved, kept_memory, middle, repeated
+from headcount.bench.verdict import Row, verdict
+from headcount.errors import HeadcountError, first_line, unknown
+from headcount.runs import model_signature, versions
+from headcount.structure import random_inputs
+from headcount.tasks import positions
+
+Tick = Callable[[], None]
+
+
+BATCHES, LENGTH, ROUNDS, TOKENS = (1, 4, 16, 64), 128, 7, 16
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What was measured.
+
+    rows: forward passes, or a generator's prefill, in examples per second. decoding: tokens per second.
+    sizes: of each model, by name. threads, clock, rounds, compiled: how it was measured.
+    """
+
+    rows: tuple[Row, ...]
+    decoding: tuple[Row, ...]
+    sizes: dict[str, Size]
+    threads: int
+    clock: str
+    rounds: int
+    compiled: bool
+    signature: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """What the numbers mean: a sentence for each model that was compared."""
+        sentences = []
+        for kind, rows in (("", self.rows), ("decoding: ", self.decoding)):
+            for name in dict.fromkeys(row.model for row in rows if row.speedup is not None):
+                said = verdict([row for row in rows if row.model == name])
+                sentences.append(f"{'' if name == 'pruned' else f'{name}: '}{kind}{said}")
+        return "\n".join(sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def benchmark(
+    models: Any,
+    *,
+    batches: Sequence[int] = BATCHES,
+    lengths: Sequence[int] | None = None,
+    task: Any = None,
+    rounds: int = ROUNDS,
+    tokens: int = TOKENS,
+    warmup: int = 2,
+    threads: int | None = None,
+    clock: str = "wall",
+    compile: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Benchmark:
+    """Measure models side by side: the first is the original, each other one is compared with it.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> from headcount import remove
+    >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64))
+    >>> pruned = remove(model, ["encoder.0.0", "encoder.0.1", "encoder.1.2", "encoder.1.3"])
+    >>> result = benchmark([model, pruned], batches=[1, 2], lengths=[8], rounds=2)
+    >>> [(row.batch, row.length, round(row.limit, 2)) for row in result.rows]
+    [(1, 8, 1.36), (2, 8, 1.36)]
+
+    models: one model, a list (original, pruned, …) or a dictionary by name; the file of an export stands for a model.
+    lengths: in tokens; by default the median and the 95% quantile of the task's texts, or 128 without a task.
+    rounds: measurements of each model, in turns; at least six for a 95% interval.
+    tokens: decoded by a generator after its prompt. threads: of PyTorch and onnxruntime, fixed for all.
+    clock: "wall", or "cpu" (time of this process, for a machine that others use too; honest with one thread only).
+    compile: let `torch.compile` work on every model first. progress: told how many measurements are done, of how many.
+    """
+    named = _named(models)
+    first = next(iter(named.values()))
+    _check(batches, rounds, tokens, clock)
+    lengths = _lengths(first, lengths, task, tokens)
+    places = [(batch, length) for length in lengths for batch in batches]
+    done, of = 0, len(places) * len(named) * rounds * (2 if first.can_generate() else 1)
+    rows: list[Row] = []
+    decoded: list[Row] = []
+
+    def tick() -> None:
+        nonlocal done
+        progress(done := done + 1, of)
+
+    with fixed_threads(threads) as fixed, kept_memory(), _evaluating(named):
+        runners = {name: runner_of(model, fixed, compile) for name, model in named.items()}
+        generate = all(runner.generates for runner in runners.values())
+        flops = {length: flops_of(named, first, length) for length in lengths}
+        decoding = {length: flops_of(named, first, length, tokens) for length in lengths if generate}
+        for batch, length in places:
+            inputs = random_inputs(first, batch, length)
+            rows += forward_rows(runners, inputs, rounds, clock, warmup, flops[length], tick)
+            if generate:
+                decoded += decoding_rows(runners, inputs, rounds, clock, tokens, decoding[length], tick)
+        largest = random_inputs(first, max(batches), max(lengths))
+        sizes = {
+            name: size_of(model, lambda model=model: once(TorchRunner(model), largest))  # type: ignore[misc]
+            for name, model in named.items()
+        }
+    signature = {"model": model_signature(first), "versions": versions(), "machine": platform.machine()}
+    return Benchmark(tuple(rows), tuple(decoded), sizes, fixed, clock, rounds, compile, signature)
+
+
+def _named(models: Any) -> dict[str, Any]:
+    if isinstance(models, Mapping):
+        named = dict(models)
+    else:
+        listed = list(models) if isinstance(models, list | tuple) else [models]
+        names = ["original", "pruned", *(f"model {number}" for number in range(3, len(listed) + 1))]
+        named = dict(zip(names, listed, strict=False))
+    if not named:
+        raise HeadcountError("there is no model to measure")
+    if not hasattr(next(iter(named.values())), "can_generate"):
+        raise HeadcountError("the first model must be a transformers model: the others are compared with it")
+    return named
+
+
+def _check(batches: Sequence[int], rounds: int, tokens: int, clock: str) -> None:
+    if clock not in CLOCKS:
+        raise HeadcountError(unknown("clock", clock, CLOCKS))
+    for what, values in (("batch size", batches), ("number of rounds", [rounds]), ("number of tokens", [tokens])):
+        if not len(values) or any(value < 1 for value in values):
+            raise HeadcountError(f"a {what} is 1 or more; got {', '.join(map(str, values)) or 'none'}")
+
+
+def _lengths(model: Any, lengths: Sequence[int] | None, task: Any, tokens: int) -> list[int]:
+    """The lengths to measure at: those given, those of the data, or the usual one, as far as the model can read."""
+    most = positions(model)
+    room = most if most is None or not model.can_generate() or model.config.is_encoder_decoder else most - tokens
+    if lengths is not None:
+        for length in lengths:
+            if length < 1 or (room is not None and length > room):
+                limit = "" if room is None else f" to {room}" if room == most else f" to {room} ({tokens} are decoded)"
+                raise HeadcountError(f"the model cannot be measured at length {length}; it reads 1{limit} tokens")
+        return sorted(set(lengths))
+    if task is not None:
+        seen = np.asarray(task.lengths)
+        wanted = {round(float(np.median(seen))), round(float(np.quantile(seen, 0.95)))}
+    else:
+        wanted = {LENGTH}
+    return sorted({max(1, length if room is None else min(length, room)) for length in wanted})
+
+
+@contextmanager
+def _evaluating(named: dict[str, Any]) -> Iterator[None]:
+    models = [(model, model.training) for model in named.values() if hasattr(model, "training")]
+    try:
+        for model, _ in models:
+            model.eval()
+        yield
+    finally:
+        for model, training in models:
+            model.train(training)
+
+
+def forward_rows(
+    runners: dict[str, Runner], inputs: Inputs, rounds: int, clock: str, warmup: int, flops: dict[str, int], tick: Tick
+) -> list[Row]:
+    """Examples per second of a forward pass, or of a generator's prefill."""
+    runs = []
+    for name, runner in runners.items():
+        work = partial(once, runner, inputs)
+        try:
+            runs.append(repeated(work, clock, runner.sync, warmup))
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            sizes = ", ".join(f"{key} {list(value.shape)}" for key, value in inputs.items())
+            raise HeadcountError(f"{name} does not run on random inputs ({sizes}): {first_line(error)}") from error
+    return _rows(list(runners), interleaved(runs, rounds, tick), inputs, flops)
+
+
+def decoding_rows(
+    runners: dict[str, Runner], inputs: Inputs, rounds: int, clock: str, tokens: int, flops: dict[str, int], tick: Tick
+) -> list[Row]:
+    """Tokens per second of decoding after the prefill, and the size of the cache at its end."""
+    caches = [runner.cache_bytes(runner.decode(runner.prefill(inputs), tokens)) for runner in runners.values()]
+    runs = [decoding(runner, inputs, tokens, CLOCKS[clock]) for runner in runners.values()]
+    return _rows(list(runners), interleaved(runs, rounds, tick), inputs, flops, tokens, caches)
+
+
+def once(runner: Runner, inputs: Inputs) -> Any:
+    """A forward pass; of a generator, its prefill."""
+    return runner.prefill(inputs) if runner.generates else runner.forward(inputs)
+
+
+def flops_of(named: dict[str, Any], first: Any, length: int, tokens: int | None = None) -> dict[str, int]:
+    """FLOPs of one example, by name, for what runs in PyTorch: of `once`, or of decoding so many tokens after it."""
+    inputs = random_inputs(first, 1, length)
+    counted: dict[str, int] = {}
+    for name, model in named.items():
+        if not hasattr(model, "forward"):
+            continue
+        runner = TorchRunner(model)
+        if tokens is None:
+            counted[name] = count_flops(lambda runner=runner: once(runner, inputs))  # type: ignore[misc]
+        else:
+            state = runner.prefill(inputs)
+            counted[name] = count_flops(lambda runner=runner, state=state: runner.decode(state, tokens))  # type: ignore[misc]
+    return counted
+
+
+def _rows(
+    names: list[str],
+    seconds: np.ndarray,
+    inputs: Inputs,
+    flops: dict[str, int],
+    tokens: int | None = None,
+    caches: list[int] | None = None,
+) -> list[Row]:
+    """A row for each model but the first, beside the first; a row of its own for a model alone.
+
+    seconds: (models, rounds). A speedup is the median over rounds of the two models' ratio in the same round.
+    """
+    batch, length = len(next(iter(inputs.values()))), _length(inputs)
+    done = batch * (tokens or 1)
+    latency = [float(np.median(row)) for row in seconds]
+    base: dict[str, Any] = {"batch": batch, "length": length, "tokens": tokens, "original": done / latency[0]}
+    base |= {"latency_original": latency[0], "cache_original": caches[0] if caches else None}
+    if len(names) == 1:
+        return [Row(model=names[0], **base)]
+    rows = []
+    for index, name in enumerate(names[1:], start=1):
+        ratio = middle(seconds[0] / seconds[index])
+        rows.append(
+            Row(
+                model=name,
+                **base,
+                pruned=done / latency[index],
+                speedup=ratio.value,
+                low=ratio.low,
+                high=ratio.high,
+                limit=flops[names[0]] / flops[name] if flops.get(name) else None,
+                latency_pruned=latency[index],
+                cache_pruned=caches[index] if caches else None,
+            )
+        )
+    return rows
+
+
+def _length(inputs: Inputs) -> int:
+    """Tokens of a text; of an image or a sound, its last dimension."""
+    return (inputs.get("input_ids", next(iter(inputs.values())))).shape[-1]

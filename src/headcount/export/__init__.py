@@ -1,0 +1,12 @@
+""""""
+
+from headcount.export.onnx import export_onnx, refuse_target
+from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
+
+__all__ = [
+    "OnnxModel",
+    "export_onnx",
+    "part_path",
+    "refuse_target",
+    "require_onnx",
+]

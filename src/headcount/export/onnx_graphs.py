@@ -1,0 +1,197 @@
+"""What is exported: modules from plain tensors to plain tensors, with the cache of a generator spelled out.
+
+A model that generates has its keys and values as inputs (`past.N.key`) and outputs (`present.N.key`), one pair per
+decoder layer, each with as many heads as the layer has left; a layer without heads keeps one number per token, so that
+the cache still knows its length. An encoder-decoder becomes two graphs: the encoder puts out what its decoder's
+cross-attention reads (`cross.N.key`), the decoder takes it in, so that nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from headcount.structure import anatomy, random_inputs, start_token
+
+BATCH, LENGTH = 2, 6  # of the texts that graphs are traced with; both stay open
+
+
+@dataclass
+class Graph:
+    """One file to be: a module, the tensors it is traced with, and the names and open dimensions of each."""
+
+    module: nn.Module
+    inputs: dict[str, Tensor]
+    open_sizes: dict[str, dict[int, str]]
+    outputs: list[str]
+
+
+def graphs(model: Any) -> dict[str, Graph]:
+    """The graphs of a model: one, or an `encoder` and a `decoder`."""
+    if not model.can_generate():
+        return {"model": _plain(model)}
+    if model.config.is_encoder_decoder:
+        return _translator(model)
+    return {"model": _generator(model)}
+
+
+def _plain(model: Any) -> Graph:
+    inputs = random_inputs(model, BATCH, LENGTH, padding="right")
+    with torch.no_grad():
+        output = model(**inputs, **_no_cache(model), return_dict=True)
+    names = [name for name, value in output.items() if isinstance(value, Tensor)]
+    sizes = {name: _text_sizes(name, tensor) for name, tensor in inputs.items()}
+    return Graph(_Forward(model, list(inputs), names), inputs, sizes, names)
+
+
+def _generator(model: Any) -> Graph:
+    ids = random_inputs(model, BATCH, LENGTH)["input_ids"]
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(input_ids=ids[:, :4], past_key_values=cache, use_cache=True)
+    inputs = {"input_ids": ids[:, 4:], "attention_mask": torch.ones_like(ids), **_named("past", cache)}
+    sizes: dict[str, dict[int, str]] = {
+        "input_ids": {0: "batch", 1: "length"},
+        "attention_mask": {0: "batch", 1: "total"},
+        **{name: {0: "batch", 2: "past"} for name in inputs if name.startswith("past.")},
+    }
+    return Graph(_Decoder(model), inputs, sizes, ["logits", *_named("present", cache)])
+
+
+def _translator(model: Any) -> dict[str, Graph]:
+    source = random_inputs(model, BATCH, LENGTH, padding="right")
+    ids = source.pop("decoder_input_ids")
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with torch.no_grad():
+        model(**source, decoder_input_ids=ids[:, :4], past_key_values=cache, use_cache=True)
+    full = [site.layer for site in anatomy(model).sites if site.kind == "cross" and site.kept]
+    sizes = {name: _text_sizes(name, tensor, "source") for name, tensor in source.items()}
+    cross = _named("cross", cache.cross_attention_cache, full)
+    encoder = Graph(_Encoder(model, list(source), full), source, sizes, list(cross) or ["last_hidden_state"])
+    past = _named("past", cache.self_attention_cache)
+    mask = {name: tensor for name, tensor in source.items() if name == "attention_mask"}
+    inputs = {"input_ids": ids[:, 4:], **mask, **cross, **past}
+    sizes = {name: sizes.get(name, {0: "batch", 2: "source"}) for name in {**mask, **cross}}
+    if not mask:  # sounds have one length
+        sizes = {name: {0: "batch"} for name in cross}
+    sizes |= {"input_ids": {0: "batch", 1: "length"}, **{name: {0: "batch", 2: "past"} for name in past}}
+    lengths = None if mask else next((tensor.shape[2] for tensor in cross.values()), 1)
+    outputs = ["logits", *_named("present", cache.self_attention_cache)]
+    return {"encoder": encoder, "decoder": Graph(_CachedDecoder(model, list(inputs), lengths), inputs, sizes, outputs)}
+
+
+class _Forward(nn.Module):
+    """Any model as it stands."""
+
+    def __init__(self, model: Any, inputs: list[str], outputs: list[str]) -> None:
+        super().__init__()
+        self.model, self.inputs, self.outputs = model, inputs, outputs
+
+    def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        named = dict(zip(self.inputs, tensors, strict=True))
+        output = self.model(**named, **_no_cache(self.model), return_dict=True)
+        return tuple(output[name] for name in self.outputs)
+
+
+class _Decoder(nn.Module):
+    """A decoder alone: tokens, the mask of all tokens so far, and the cache."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        ids, mask, *past = tensors  # (B, T), (B, P + T), (B, heads, P, head_dim)
+        cache = _filled(past)
+        extra = positions(self.model, mask, ids.shape[1])
+        output = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **extra)
+        return output.logits, *_named("present", cache).values()
+
+
+class _Encoder(nn.Module):
+    """The encoder, and the keys and values that each cross-attention makes of what it says.
+
+    One step of the decoder fills the cache with them; what else the step computes, nobody reads and is not exported.
+    """
+
+    def __init__(self, model: Any, inputs: list[str], full: list[int]) -> None:
+        super().__init__()
+        self.model, self.inputs, self.full = model, inputs, full
+
+    def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        named = dict(zip(self.inputs, tensors, strict=True))
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        first = tensors[0]
+        start = torch.full((first.shape[0], 1), start_token(self.model.config), device=first.device)
+        output = self.model(**named, decoder_input_ids=start, past_key_values=cache, use_cache=True)
+        if not self.full:  # nobody reads it, but a graph must say something
+            return (output.encoder_last_hidden_state,)
+        return tuple(_named("cross", cache.cross_attention_cache, self.full).values())
+
+
+class _CachedDecoder(nn.Module):
+    """The decoder of an encoder-decoder: tokens, the source's mask, its keys and values, and the cache."""
+
+    def __init__(self, model: Any, inputs: list[str], source_length: int | None) -> None:
+        super().__init__()
+        self.model, self.inputs, self.source_length = model, inputs, source_length
+
+    def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        named = dict(zip(self.inputs, tensors, strict=True))
+        ids, mask = named.pop("input_ids"), named.pop("attention_mask", None)
+        past = [tensor for name, tensor in named.items() if name.startswith("past.")]
+        batch = ids.shape[0]
+        nothing = past[0].new_zeros(batch, 1, 1, 1)  # for a cross-attention without heads, which does not look
+        cross = []
+        for layer in range(len(past) // 2):
+            cross += [named.get(f"cross.{layer}.{part}", nothing) for part in ("key", "value")]
+        cache = EncoderDecoderCache(_filled(past), _filled(cross))
+        cache.is_updated = dict.fromkeys(range(len(past) // 2), True)
+        length: Any = self.source_length if mask is None else mask.shape[1]
+        unread: Any = past[0].new_zeros(
+            batch, length, self.model.config.hidden_size
+        )  # its keys and values are in the cache
+        source: dict[str, Any] = {"encoder_outputs": BaseModelOutput(last_hidden_state=unread)}
+        source |= {} if mask is None else {"attention_mask": mask}
+        output = self.model(decoder_input_ids=ids, past_key_values=cache, use_cache=True, **source)
+        return output.logits, *_named("present", cache.self_attention_cache).values()
+
+
+def positions(model: Any, mask: Tensor, length: int) -> dict[str, Tensor]:
+    """Where the last `length` tokens stand, padding not counted, for a model that wants to be told."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return {}
+    return {"position_ids": (mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]}
+
+
+def _no_cache(model: Any) -> dict[str, bool]:
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+
+
+def _filled(tensors: list[Tensor]) -> DynamicCache:
+    cache = DynamicCache()
+    for layer in range(len(tensors) // 2):
+        cache.update(tensors[2 * layer], tensors[2 * layer + 1], layer)
+    return cache
+
+
+def _named(prefix: str, cache: Any, layers: list[int] | None = None) -> dict[str, Tensor]:
+    """The cache's tensors by name: `past.0.key`, `past.0.value`, …"""
+    chosen = range(len(cache.layers)) if layers is None else layers
+    named: dict[str, Tensor] = {}
+    for layer in chosen:
+        named[f"{prefix}.{layer}.key"] = cache.layers[layer].keys
+        named[f"{prefix}.{layer}.value"] = cache.layers[layer].values
+    return named
+
+
+def _text_sizes(name: str, tensor: Tensor, length: str = "length") -> dict[int, str]:
+    if tensor.dim() != 2:
+        return {0: "batch"}
+    return {0: "batch", 1: "decoder_length" if name.startswith("decoder_") else length}

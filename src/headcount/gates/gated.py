@@ -1,0 +1,142 @@
+"""`Gated`: what came out of training gates: a plain smaller model, and the way there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headcount.heads import Head
+from headcount.structure import anatomy
+from headcount.tasks import Metric
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One point of the trade-off (V19 figure 7): the price of a gate, the heads left, the metric on the test data.
+
+    price: lambda at the end. target: how many gates should stay open, if a number was asked for.
+    left: of the heads with gates. change, low, high: against the whole model, with the paired 95% interval.
+    decided: share of gates that ended within 0.01 of 0 or 1. roles: how many heads of each role are left (figure 8).
+    notes: how the training went, [{step, loss, open, lambda}]. went_back_to: the step whose model was kept when every
+    gate closed after it.
+    """
+
+    price: float
+    target: int | None
+    removed: tuple[str, ...]
+    left: int
+    left_by_site: dict[str, int]
+    score: float
+    change: float
+    low: float
+    high: float
+    decided: float
+    roles: dict[str, int] | None = None
+    notes: tuple[dict[str, float], ...] = ()
+    went_back_to: int | None = None
+
+    @property
+    def remark(self) -> str:
+        """What has to be said about this stage, if anything."""
+        if self.went_back_to is None:
+            return ""
+        return f"{self.name} closed every gate; kept is the model of step {self.went_back_to}, the last useful one."
+
+    @property
+    def name(self) -> str:
+        """What was asked for, such as `lambda-0.05` or `heads-12`."""
+        return f"heads-{self.target}" if self.target is not None else f"lambda-{self.price:g}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class Gated:
+    """The model of the last stage, its heads really removed, and every stage.
+
+    before, after: metric on data that nothing was trained on; change, low, high: after minus before.
+    """
+
+    model: Any
+    removed: tuple[Head, ...]
+    metric: Metric
+    before: float
+    test_n: int
+    stages: tuple[Stage, ...]
+    remarks: tuple[str, ...] = ()
+    signature: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def after(self) -> float:
+        return self.stages[-1].score
+
+    @property
+    def left(self) -> int:
+        """How many heads the model has left, of all kinds."""
+        return len(anatomy(self.model).heads)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `headcount gates --json` says, but for the path."""
+        last = self.stages[-1]
+        return {
+            **self.metric.facts(),
+            "n": self.test_n,
+            "removed": [str(head) for head in self.removed],
+            "left": self.left,
+            "kept": [str(head) for head in anatomy(self.model).heads],
+            "left_by_site": {site.name: len(site.kept) for site in anatomy(self.model).sites},
+            "before": self.before,
+            "after": self.after,
+            "change": last.change,
+            "low": last.low,
+            "high": last.high,
+            "decided": last.decided,
+            "stages": [stage.to_json() for stage in self.stages],
+            "remarks": list(self.remarks),
+        }
+
+    def report(self, path: str | None = None) -> str:
+        """The end of `headcount gates`, in plain text."""
+        digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
+        name = self.metric.name
+        lines = [f"{name} on {self.test_n} examples that nothing was trained on: {self.before:.{digits}f} before."]
+        for stage in self.stages:
+            lines.append(
+                f"  {stage.name}: {stage.left} of {stage.left + len(stage.removed)} gated heads left, "
+                f"{name} {stage.score:.{digits}f} "
+                f"({stage.change:+.{digits}f}, 95% interval {stage.low:+.{digits}f} to {stage.high:+.{digits}f}), "
+                f"{stage.decided:.0%} of the gates within 0.01 of 0 or 1"
+            )
+            lines.append(f"    {_by_kind(stage.left_by_site)}")
+            if stage.roles is not None:
+                lines.append("    roles left: " + (", ".join(f"{n} {r}" for r, n in stage.roles.items()) or "none"))
+        lines += self.remarks
+        if path is not None:
+            lines += [f"Saved to {path}. Load it with:", f'  import headcount; model = headcount.load("{path}")']
+        return "\n".join(lines)
+
+
+def roles_left(roles: Mapping[Head, str] | None, removed: set[Head]) -> dict[str, int] | None:
+    """How many heads of each role are left.
+
+    >>> roles_left({Head("encoder", 0, 0): "positional", Head("encoder", 0, 1): "rare"}, {Head("encoder", 0, 1)})
+    {'positional': 1, 'rare': 0}
+    """
+    if roles is None:
+        return None
+    left = Counter(role for head, role in roles.items() if head not in removed)
+    return {role: left[role] for role in sorted(set(roles.values()))}
+
+
+def _by_kind(left: dict[str, int]) -> str:
+    """
+    >>> _by_kind({"encoder.0": 3, "encoder.1": 1, "cross.0": 4})
+    'encoder 3 1 · cross 4'
+    """
+    kinds: dict[str, list[str]] = {}
+    for site, count in left.items():
+        kinds.setdefault(site.rpartition(".")[0], []).append(str(count))
+    return " · ".join(f"{kind} {' '.join(counts)}" for kind, counts in kinds.items())

@@ -1,0 +1,153 @@
+"""`capture`: attention maps and head outputs of whatever runs inside the block, under every kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from headcount.errors import HeadcountError
+from headcount.structure import AttentionSite, ConfigView, anatomy, has_interface, kernel_below
+
+CAPTURE = "headcount_capture"
+
+
+class SiteTensors:
+    """What each site produced, found by the site or by its name (`"encoder.3"`)."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[Tensor]] = {}
+
+    def __getitem__(self, site: AttentionSite | str) -> Tensor:
+        name = site if isinstance(site, str) else site.name
+        calls = self.calls.get(name, [])
+        if not calls:
+            recorded = ", ".join(self.calls) or "nothing"
+            raise HeadcountError(f"{name} did not run inside capture, or has no heads left; recorded: {recorded}")
+        if len(calls) > 1:
+            raise HeadcountError(
+                f"{name} ran {len(calls)} times inside capture; .calls[{name!r}] is the list of what was recorded"
+            )
+        return calls[0]
+
+    def add(self, site: AttentionSite, tensor: Tensor) -> None:
+        self.calls.setdefault(site.name, []).append(tensor)
+
+
+class Captured:
+    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, heads, head_dim), of the heads that are there."""
+
+    def __init__(self) -> None:
+        self.attention = SiteTensors()
+        self.contexts = SiteTensors()
+
+
+@contextmanager
+def capture(model: nn.Module, attention: bool = True, contexts: bool = True) -> Iterator[Captured]:
+    """Record attention weights and head outputs; the model's own outputs stay what they are.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)).eval()
+    >>> with capture(model) as seen:
+    ...     output = model(torch.tensor([[5, 6, 7]]))
+    >>> seen.attention["encoder.0"].shape, seen.contexts["encoder.1"].shape
+    (torch.Size([1, 4, 3, 3]), torch.Size([1, 3, 4, 8]))
+
+    Contexts are what enters the output projection: a mask set outside the block has been applied to them. A site that
+    runs several times inside the block (generation, ALBERT's shared layers) keeps every call in `.calls[name]`.
+    """
+    seen = Captured()
+    with ExitStack() as stack:
+        for site in anatomy(model).sites:
+            if not site.kept:
+                continue
+            if contexts:
+                stack.callback(site.output.register_forward_pre_hook(_keep_context(site, seen)).remove)
+            if attention:
+                _watch_attention(site, seen, stack)
+        yield seen
+
+
+def _keep_context(site: AttentionSite, seen: Captured) -> Any:
+    def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen.contexts.add(site, args[0].unflatten(-1, (len(site.kept), site.head_dim)))
+
+    return hook
+
+
+def _watch_attention(site: AttentionSite, seen: Captured, stack: ExitStack) -> None:
+    module: Any = site.module
+    if site.family.returns_weights:
+        stack.callback(module.register_forward_pre_hook(_ask_for_weights(module), with_kwargs=True).remove)
+    elif not has_interface(module):
+        raise HeadcountError(f"{site.name} ({type(module).__name__}) gives no access to its attention weights")
+    elif module.config._attn_implementation != "eager":
+        _watch_kernel(module, partial(seen.attention.add, site), stack)
+        return
+    stack.callback(module.register_forward_hook(lambda m, args, output: seen.attention.add(site, output[-1])).remove)
+
+
+def _ask_for_weights(module: nn.Module) -> Any:
+    """For modules without the attention interface: they return their weights when asked to; nobody else looks there."""
+    signature = inspect.signature(type(module).forward)
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = signature.bind(module, *args, **kwargs)
+        if "output_attentions" in signature.parameters:
+            bound.arguments["output_attentions"] = True
+        else:
+            bound.arguments.setdefault("kwargs", {})["output_attentions"] = True
+        return bound.args[1:], bound.kwargs
+
+    return hook
+
+
+def _watch_kernel(module: Any, watcher: Callable[[Tensor], None], stack: ExitStack) -> None:
+    if not hasattr(module, "headcount_watchers"):
+        module.headcount_watchers = []
+        module.config = ConfigView(module.config, _attn_implementation=CAPTURE)
+    module.headcount_watchers.append(watcher)
+    stack.callback(_stop_watching, module, watcher)
+
+
+def _stop_watching(module: Any, watcher: Callable[[Tensor], None]) -> None:
+    module.headcount_watchers.remove(watcher)
+    if not module.headcount_watchers:
+        module.config = module.config._base
+        del module.headcount_watchers
+
+
+def _watching(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> Any:
+    """Run the user's kernel, and once more on the identity: what attention makes of it are its weights."""
+    kernel = kernel_below(module, CAPTURE)
+    output = kernel(module, query, key, value, attention_mask, **kwargs)
+    weights = _on_identity(kernel, module, query, key, value, attention_mask, {**kwargs, "dropout": 0.0})
+    for watcher in module.headcount_watchers:
+        watcher(weights)
+    return output
+
+
+def _on_identity(
+    kernel: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, kwargs: dict[str, Any]
+) -> Tensor:
+    """softmax(QK) I = softmax(QK): (B, heads, T, S), by as many columns at a time as a value has."""
+    length, size = key.shape[-2], value.shape[-1]
+    columns = []
+    for start in range(0, length, size):
+        identity = value.new_zeros(length, size)
+        identity[start : start + size, : length - start] = torch.eye(size, dtype=value.dtype, device=value.device)[
+            : length - start, : length - start
+        ]
+        columns.append(kernel(module, query, key, identity.expand_as(value), mask, **kwargs)[0])  # (B, T, heads, size)
+    return torch.cat(columns, dim=-1)[..., :length].transpose(1, 2)
+
+
+AttentionInterface.register(CAPTURE, _watching)

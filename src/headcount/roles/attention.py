@@ -1,0 +1,215 @@
+"""Run a model over sentences and look at its attention: one sentence at one site at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headcount.engine import batches_by_length
+from headcount.errors import BadData, HeadcountError
+from headcount.intervene import capture
+from headcount.roles.sentences import Sentence
+from headcount.scoring import frozen
+from headcount.structure import AttentionSite, anatomy, device_of
+from headcount.tasks import embedding_rows, length_limit, pad_token, padded, positions
+
+TOKENS = 1024  # per batch: attention maps of all layers are kept at once
+CAUSAL = ("decoder", "text")  # kinds whose tokens see only what stands before them; CLIP's text tower is one
+
+
+@dataclass(frozen=True)
+class View:
+    """A sentence as one site sees it: weights (heads, T, S) from tokens of `queries` to tokens of `keys`."""
+
+    site: AttentionSite
+    weights: np.ndarray
+    queries: Tokens
+    keys: Tokens
+    sentence: Sentence
+
+    @property
+    def of_source(self) -> bool:
+        """Whether the keys are tokens of the sentence itself, not of what the model made of it."""
+        return self.keys.spans is not None
+
+    @property
+    def within(self) -> bool:
+        """Whether a sentence looks at itself, not at another."""
+        return self.queries is self.keys
+
+    @cached_property
+    def open(self) -> np.ndarray:
+        """(T, S) which keys a query may look at."""
+        shape = self.weights.shape[1:]
+        return np.tril(np.ones(shape, bool)) if self.site.kind in CAUSAL and self.within else np.ones(shape, bool)
+
+    @cached_property
+    def between_words(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (heads, T', S') and `open` (T', S') between pieces of words alone, special tokens left out."""
+        queries, keys = self.queries.is_word, self.keys.is_word
+        return self.weights[:, queries][:, :, keys], self.open[queries][:, keys]
+
+
+class Reader:
+    """Gives the views of a model on sentences; `remarks` are what the user should know."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model = model
+        self.remarks: list[str] = []
+        self.device = device_of(model)
+        self.pad, self.special = pad_token(tokenizer)[0], special_ids(tokenizer)
+        self.body, self.kinds = self._body()
+        self.sites = [site for site in anatomy(model).sites if site.kept and site.kind in self.kinds]
+        if not self.sites:
+            raise HeadcountError("the model has no attention heads left that read text: there are no roles to find")
+        kernel = getattr(model.config, "_attn_implementation", "eager")
+        if kernel != "eager":
+            self.remarks.append(
+                f"{kernel} gives no attention maps: they are read by running it on the identity as well"
+            )
+
+    def views(self, data: Encoded, progress: Callable[[float], None] | None = None) -> Iterator[tuple[int, View]]:
+        """Every sentence's index and its view at every site."""
+        done = 0
+        for indices in batches_by_length(data.lengths, TOKENS):
+            targets, maps = self._run([data.tokens[i] for i in indices])
+            for row, index in enumerate(indices):
+                target = targets[row] if targets else None
+                for site in self.sites:
+                    for view in self._views(site, maps[site.name], row, data, index, target):
+                        yield index, view
+            done += len(indices)
+            if progress is not None:
+                progress(done / len(data))
+
+    def _views(
+        self, site: AttentionSite, maps: list[np.ndarray], row: int, data: Encoded, index: int, target: Tokens | None
+    ) -> Iterator[View]:
+        source = data.tokens[index]
+        decodes = target is not None and site.kind in ("decoder", "cross")
+        queries = target if target is not None and decodes else source
+        keys = queries if decodes and site.kind == "decoder" else source
+        for weights in maps:  # several where layers share the site
+            yield View(site, weights[row, :, : len(queries.ids), : len(keys.ids)], queries, keys, data.sentences[index])
+
+    def _run(self, sources: list[Tokens]) -> tuple[list[Tokens], dict[str, list[np.ndarray]]]:
+        """What the decoder of a translator read for each sentence, and every site's maps (B, heads, T, S)."""
+        ids = padded([one.ids.tolist() for one in sources], self.pad).to(self.device)
+        mask = padded([[1] * len(one.ids) for one in sources], 0).to(self.device)
+        given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        made = None
+        with frozen(self.model), torch.no_grad():
+            if "cross" in self.kinds:
+                made = self.model.generate(**given, num_beams=1, do_sample=False, max_new_tokens=self._room(ids))
+                given |= {"decoder_input_ids": made}
+            elif any(site.kind == "decoder" for site in self.sites):
+                given |= {"use_cache": False}
+            with capture(self.model, contexts=False) as seen:
+                self.body(**given)
+        maps = {site.name: [w.float().cpu().numpy() for w in seen.attention.calls[site.name]] for site in self.sites}
+        return ([] if made is None else [self._made(row) for row in made]), maps
+
+    def _room(self, ids: Tensor) -> int:
+        """How many tokens the model may write."""
+        new, room = math.ceil(1.5 * ids.shape[1]) + 20, positions(self.model)
+        return new if room is None else min(new, room - 1)
+
+    def _made(self, row: Tensor) -> Tokens:
+        """What the model has written, without the padding behind it."""
+        ids = row.cpu().numpy()
+        written = np.flatnonzero(ids != self.pad)
+        ids = ids[: written[-1] + 1 if len(written) else 1]
+        is_word = ~np.isin(ids, list(self.special))
+        is_word[0] = False  # what decoding starts with
+        return Tokens(ids, is_word)
+
+    def _body(self) -> tuple[Any, tuple[str, ...]]:
+        """The part of the model to run, and the kinds of attention that it has."""
+        model: Any = self.model
+        if model.config.is_encoder_decoder and model.main_input_name == "input_ids":
+            if model.can_generate():
+                return model, ("encoder", "decoder", "cross")
+            self.remarks.append(f"{type(model).__name__} does not write: only its encoder is looked at")
+            return model.get_encoder(), ("encoder",)
+        if hasattr(model, "text_model"):
+            return model.text_model, ("text",)
+        if model.main_input_name != "input_ids":
+            raise HeadcountError(
+                f"{type(model).__name__} reads {model.main_input_name}: roles are looked for in models that read text"
+            )
+        return model.base_model, ("encoder", "decoder", "text")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What one side of a site reads: ids (T,), which of them are pieces of words, and to which word each belongs.
+
+    spans: (T, 2) characters of the text, None for text that the model has made itself.
+    """
+
+    ids: np.ndarray
+    is_word: np.ndarray
+    spans: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Sentences and their tokens, which engines cut into shards."""
+
+    sentences: tuple[Sentence, ...]
+    tokens: tuple[Tokens, ...]
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        return [len(one.ids) for one in self.tokens]
+
+    def subset(self, indices: Sequence[int]) -> Encoded:
+        return Encoded(tuple(self.sentences[i] for i in indices), tuple(self.tokens[i] for i in indices))
+
+
+def encode(
+    model: Any, tokenizer: Any, sentences: tuple[Sentence, ...], max_length: int | None = None
+) -> tuple[Encoded, list[str]]:
+    """The tokens of every sentence, and what the user should know of them."""
+    limits = [length_limit(tokenizer, max_length), positions(model)]
+    limit = min((n for n in limits if n is not None), default=None)
+    options: dict[str, Any] = {} if limit is None else {"truncation": True, "max_length": limit}
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    if not fast and any(one.relations for one in sentences):
+        raise HeadcountError(
+            f"{type(tokenizer).__name__} does not say where its pieces are in the text, so they cannot be "
+            "joined to words; use a fast tokenizer"
+        )
+    texts = [one.text for one in sentences]
+    encoded = tokenizer(texts, return_offsets_mapping=fast, verbose=False, **options)
+    rows, cut, special = embedding_rows(model), 0, list(special_ids(tokenizer))
+    found = []
+    for place, (sentence, ids) in enumerate(zip(sentences, encoded["input_ids"], strict=True)):
+        if not ids:
+            raise BadData(f"{sentence.place}: the text is empty")
+        if rows is not None and max(ids) >= rows:
+            raise BadData(
+                f"the tokenizer does not fit the model: {sentence.place} has token id {max(ids)}, "
+                f"the model has embeddings for {rows} tokens"
+            )
+        spans = np.array(encoded["offset_mapping"][place] if fast else [(0, 0)] * len(ids))
+        cut += len(ids) == limit
+        array = np.array(ids)
+        found.append(Tokens(array, ~np.isin(array, special), spans))
+    remarks = [f"{cut} of {len(found)} sentences fill the limit of {limit} tokens, or are cut to it"] if cut else []
+    return Encoded(sentences, tuple(found)), remarks
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """The ids that stand for no words."""
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}

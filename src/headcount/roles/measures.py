@@ -1,0 +1,257 @@
+"""What a role counts in a sentence, and what it is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from headcount.errors import BadData, unknown
+from headcount.roles.attention import CAUSAL, Tokens, View
+from headcount.roles.sentences import Sentence, Sentences, universal
+
+RELATIONS = ("nsubj", "obj", "amod", "advmod")  # V19's
+DIRECTIONS = ("head->dependent", "dependent->head")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Of one sentence at one site, for each detail of a role (-1, +1; nsubj, obj): hits, cases, hits of the baseline.
+
+    hits: (heads, details). cases: (details,). baseline: (details,).
+    """
+
+    hits: np.ndarray
+    cases: np.ndarray
+    baseline: np.ndarray
+
+
+class Measure(Protocol):
+    """A role: what it counts, and when a head has it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def details(self) -> tuple[str, ...]: ...
+
+    def holds(self, score: float, baseline: float) -> bool: ...
+
+    def count(self, view: View) -> Counted | None:
+        """None where the role makes no sense."""
+        ...
+
+
+@dataclass(frozen=True)
+class Positional:
+    """How often a head's strongest weight is so many tokens away; special tokens neither look nor are looked at.
+
+    Of a relative position, the tokens count that have another token there, and a choice. In cross-attention, tokens
+    are counted from the beginning of each text. The baseline is a head that picks any token.
+
+    >>> Positional(reach=2).details
+    ('-2', '-1', '+0', '+1', '+2')
+    """
+
+    threshold: float = 0.9
+    reach: int = 5
+    name: str = "positional"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        return tuple(f"{offset:+d}" for offset in range(-self.reach, self.reach + 1))
+
+    def holds(self, score: float, baseline: float) -> bool:
+        return score >= self.threshold
+
+    def count(self, view: View) -> Counted | None:
+        weights, open = view.between_words
+        if not weights.shape[1] or not weights.shape[2]:
+            return None
+        strongest = np.where(open, weights, -1.0).argmax(-1)  # (heads, T)
+        choices = open.sum(-1)  # (T,)
+        query = np.arange(len(choices))
+        hits, counts, chance = [], [], []
+        for offset in range(-self.reach, self.reach + 1):
+            key = query + offset
+            there = (key >= 0) & (key < open.shape[1])
+            there[there] &= open[query[there], key[there]]
+            there &= choices > 1
+            hits.append((strongest[:, there] == key[there]).sum(-1))
+            counts.append(there.sum())
+            chance.append((1 / choices[there]).sum())
+        return Counted(np.stack(hits, axis=-1), np.array(counts), np.array(chance))
+
+
+@dataclass(frozen=True)
+class Rare:
+    """How often a head's strongest weight is at the rarest token of the sentence; at one of them if there are several.
+
+    Only sentences count whose rarest token is not among the `frequent` most frequent. The baseline is a head that picks
+    any token. V19 gives no threshold: half of the time is ours.
+    """
+
+    counts: Counter[int]
+    threshold: float = 0.5
+    frequent: int = 500
+    name: str = "rare"
+    details: tuple[str, ...] = ("rarest",)
+    common: frozenset[int] = field(default=frozenset(), init=False)
+
+    def __post_init__(self) -> None:
+        most = frozenset(token for token, _ in self.counts.most_common(self.frequent))
+        object.__setattr__(self, "common", most)
+
+    def holds(self, score: float, baseline: float) -> bool:
+        return score >= self.threshold
+
+    def count(self, view: View) -> Counted | None:
+        if view.site.layer != 0 or not view.of_source:
+            return None
+        keys = view.keys.ids[view.keys.is_word]
+        if not len(keys):
+            return None
+        seen = np.array([self.counts[int(token)] for token in keys])
+        rarest = seen == seen.min()  # (S',)
+        if self.common & {int(token) for token in keys[rarest]}:
+            return None
+        weights, open = view.between_words
+        visible = (open & rarest).sum(-1)  # (T',)
+        choices = open.sum(-1)
+        counted = (visible > 0) & (choices > visible)
+        strongest = np.where(open, weights, -1.0).argmax(-1)  # (heads, T')
+        hits = (rarest[strongest] & counted).sum(-1)
+        chance = (visible[counted] / choices[counted]).sum()
+        return Counted(hits[:, None], np.array([counted.sum()]), np.array([chance]))
+
+
+def frequencies(tokens: Iterable[np.ndarray]) -> Counter[int]:
+    """How often each token occurs.
+
+    >>> frequencies([np.array([5, 6]), np.array([5])])
+    Counter({5: 2, 6: 1})
+    """
+    counts: Counter[int] = Counter()
+    for ids in tokens:
+        counts.update(ids.tolist())
+    return counts
+
+
+@dataclass(frozen=True)
+class Idle:
+    """How much of a head's weight, on average over the words, rests on the first token, or on special tokens behind it.
+
+    The first token is whatever stands first: [CLS], a beginning of text, or a word. The baseline is even attention.
+    More than all else together, one half, is our threshold.
+    """
+
+    threshold: float = 0.5
+    name: str = "idle"
+    details: tuple[str, ...] = ("first", "separator")
+
+    def holds(self, score: float, baseline: float) -> bool:
+        return score >= self.threshold
+
+    def count(self, view: View) -> Counted:
+        first = np.arange(len(view.keys.ids)) == 0  # (S,)
+        hits, counts, chance = [], [], []
+        for target in (first, ~first & ~view.keys.is_word):
+            visible = (view.open & target).sum(-1)  # (T,)
+            choices = view.open.sum(-1)
+            counted = view.queries.is_word & (visible > 0) & (choices > visible)
+            if view.within:
+                counted = counted & ~target  # a first word does not rest on itself
+            hits.append((view.weights[:, counted] * target).sum((-2, -1)))
+            counts.append(counted.sum())
+            chance.append((visible[counted] / choices[counted]).sum())
+        return Counted(np.stack(hits, axis=-1), np.array(counts), np.array(chance))
+
+
+class Syntactic:
+    """How often a word's strongest weight is at its head, or at its dependent, for each relation and direction.
+
+    The weight to a word is the sum over its pieces, the weight from a word the mean; special tokens are no words. The
+    baseline always picks the most frequent relative position of this relation in this direction, and a head must beat
+    it by `margin`, ten points. In a decoder only words that stand before the other one can be looked at, so only these
+    pairs count, there and for the baseline.
+    """
+
+    name = "syntactic"
+
+    def __init__(self, data: Sentences, relations: Sequence[str] = RELATIONS, margin: float = 0.1) -> None:
+        self.relations, self.margin = tuple(relations), margin
+        self.details = tuple(f"{relation} {way}" for relation in relations for way in DIRECTIONS)
+        self.usual = {causal: self._usual(data.sentences, causal) for causal in (False, True)}
+
+    def holds(self, score: float, baseline: float) -> bool:
+        return score >= baseline + self.margin
+
+    def count(self, view: View) -> Counted | None:
+        if not view.within or not view.of_source or not view.sentence.relations:
+            return None
+        pieces = pieces_of_words(view.sentence, view.keys)  # (words, T)
+        there: np.ndarray = np.asarray(pieces.any(1))  # (words,)
+        causal = view.site.kind in CAUSAL
+        to_words = view.weights @ pieces.T  # (heads, T, words)
+        means = pieces / np.maximum(pieces.sum(1, keepdims=True), 1)
+        between = np.where(there, means @ to_words, -1.0)  # (heads, words, words)
+        strongest = between.argmax(-1)  # (heads, words)
+        hits = np.zeros((len(strongest), len(self.details)))
+        cases, usual = np.zeros(len(self.details)), np.zeros(len(self.details))
+        for detail, query, key in self.pairs(view.sentence, causal):
+            if there[query] and there[key] and not (pieces[query] & pieces[key]).any():
+                hits[:, detail] += strongest[:, query] == key
+                cases[detail] += 1
+                usual[detail] += key - query == self.usual[causal][detail]
+        return Counted(hits, cases, usual)
+
+    def pairs(self, sentence: Sentence, causal: bool) -> Iterator[tuple[int, int, int]]:
+        """(detail, looking word, word to look at) of every dependency that counts."""
+        for dependent, head, name in sentence.relations:
+            for place, relation in enumerate(self.relations):
+                if relation not in (name, name.partition(":")[0]):
+                    continue
+                for way, (query, key) in enumerate(((head, dependent), (dependent, head))):
+                    if not causal or key < query:
+                        yield 2 * place + way, query, key
+
+    def _usual(self, sentences: Iterable[Sentence], causal: bool) -> list[int | None]:
+        """The most frequent relative position of each detail."""
+        offsets: list[Counter[int]] = [Counter() for _ in self.details]
+        for sentence in sentences:
+            for detail, query, key in self.pairs(sentence, causal):
+                offsets[detail][key - query] += 1
+        return [counter.most_common(1)[0][0] if counter else None for counter in offsets]
+
+
+def pieces_of_words(sentence: Sentence, tokens: Tokens) -> np.ndarray:
+    """(words, T) which tokens are pieces of which words, by the characters that they share.
+
+    >>> sentence = Sentence("an unlikely one", ((0, 2), (3, 11), (12, 15)))
+    >>> spans = np.array([(0, 0), (0, 2), (3, 5), (5, 11), (12, 15)])
+    >>> pieces_of_words(sentence, Tokens(np.arange(5), np.arange(5) > 0, spans)).astype(int).tolist()
+    [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
+    """
+    assert tokens.spans is not None
+    start, end = np.array(sentence.words).T[..., None]  # (words, 1)
+    overlap = np.minimum(end, tokens.spans[:, 1]) - np.maximum(start, tokens.spans[:, 0])
+    return (overlap > 0) & tokens.is_word
+
+
+def chosen_relations(data: Sentences, asked: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The relations to look for, and remarks; one that was asked for and never occurs is refused."""
+    occurring = data.relations()
+    if asked is None:
+        missing = [name for name in RELATIONS if name not in occurring]
+        remarks = [f"no {name} in the data" for name in missing] if occurring else []
+        return [name for name in RELATIONS if name in occurring], remarks
+    names = list(dict.fromkeys(universal(name) for name in asked))
+    for name in names:
+        if name not in occurring:
+            if not occurring:
+                raise BadData(f"relation {name!r} never occurs: the data has no dependencies; give a CoNLL-U file")
+            raise BadData(f"relation {name!r} never occurs in the data; " + unknown("relation", name, occurring))
+    return names, []

@@ -1,0 +1,132 @@
+"""`importance`: score every head by one of several methods, with everything that the score is a mean of."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from headcount.errors import BadData, HeadcountError, unknown
+from headcount.runs import RunDirectory, model_signature, open_run, versions
+from headcount.scoring.confidence import confidence
+from headcount.scoring.gradient import fisher, gradient
+from headcount.scoring.oracle import oracle
+from headcount.scoring.relevance import relevance
+from headcount.scoring.scores import Scores
+from headcount.structure import anatomy
+from headcount.tasks import Task
+
+
+def importance(
+    model: nn.Module,
+    task: Task,
+    method: str = "gradient",
+    *,
+    run: str | Path | RunDirectory | None = None,
+    progress: Callable[[float], None] | None = None,
+    **options: Any,
+) -> Scores:
+    """Score every head: the higher, the more important.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> from headcount.tasks import Classification
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
+    >>> rows = [{"text": "a fine film", "label": 1}, {"text": "dull", "label": 0}]
+    >>> task = Classification(rows, word_tokenizer("a fine dull film"))
+    >>> scores = importance(BertForSequenceClassification(config).eval(), task)
+    >>> scores
+    <gradient scores of 8 heads, mean of 2 rows>
+    >>> len(scores.order()), scores["encoder.1.3"] > 0
+    (8, True)
+
+    task: on data that no later choice is tested on; M19 uses training data.
+    method: gradient (M19 eq. 2), fisher, oracle, relevance or confidence (V19), or random.
+    options: the method's own; gradient: per="example", "token" or "batch"; relevance: steps of an example; confidence:
+        exclude="end", "special" or "none"; random: seed.
+    run: a run directory, in which finished shards of the data are kept and found again.
+    progress: called with the share done, from 0 to 1.
+    """
+    chosen = find_method(method)
+    takes = {name for name, p in inspect.signature(chosen.values).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    for name in options:
+        if name not in takes:
+            raise HeadcountError(unknown(f"option of {method}", name, takes - {"progress", "run"}))
+    heads = anatomy(model).heads
+    if not heads:
+        raise HeadcountError("the model has no attention heads left: there is nothing to score")
+    refuse_one_class(task)
+    signature = {
+        "model": model_signature(model),
+        "task": task.signature(),
+        "method": method,
+        "options": options,
+        "versions": versions(),
+    }
+    with open_run(run, signature) as directory:
+        extra = {name: value for name, value in (("progress", progress), ("run", directory)) if name in takes}
+        values = chosen.values(model, task, **options, **extra)
+    keys = tuple(task.keys()) if chosen.reads_data else ()
+    return Scores(heads, values, method, chosen.normalized, signature, keys)
+
+
+def refuse_one_class(task: Task) -> None:
+    """Examples of a single class say nothing on what tells the classes apart."""
+    labels = getattr(task, "labels", None)
+    if task.signature().get("task") == "classification" and labels is not None and len(set(labels)) < 2:
+        raise BadData(f"all {len(labels)} examples have the label {labels[0]}: scores need examples of both classes")
+
+
+def random_order(model: nn.Module, task: Any = None, *, seed: int = 0) -> np.ndarray:
+    """A uniform number per head, (1, heads): the same seed gives the same order.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4))
+    >>> random_order(model, seed=1).shape
+    (1, 8)
+    """
+    return np.random.default_rng(seed).random((1, len(anatomy(model).heads)))
+
+
+@dataclass(frozen=True)
+class Method:
+    """An importance method.
+
+    values: called with the model, the task and the method's own keyword options (and `progress`, if it takes that);
+        gives (rows, heads) in the order of `anatomy(model).heads`, higher for more important; a row is an example,
+        or whatever the score is a mean over.
+    normalized: the order is taken from scores divided by their l2 norm in each layer of each kind, as M19 does.
+    about: one line for the help text.
+    reads_data: False if the scores do not depend on the data at all.
+    """
+
+    values: Callable[..., np.ndarray]
+    normalized: bool
+    about: str
+    reads_data: bool = True
+
+
+METHODS = {
+    "gradient": Method(gradient, True, "M19 eq. 2: the mean absolute gradient of an example's loss"),
+    "fisher": Method(fisher, False, "the mean squared gradient of an example's loss"),
+    "oracle": Method(oracle, False, "how much worse the metric is with the head off (M19's single ablation)"),
+    "confidence": Method(confidence, False, "V19: the mean largest attention weight, end of sentence excluded"),
+    "relevance": Method(relevance, False, "V19: the share of its layer's relevance for the top-1 logit (LRP)"),
+    "random": Method(random_order, False, "no information at all, for comparison", reads_data=False),
+}
+
+
+def find_method(name: str) -> Method:
+    """The method of that name, or what there is instead.
+
+    >>> find_method("fisher").normalized
+    False
+    """
+    if name not in METHODS:
+        raise HeadcountError(unknown("importance method", name, METHODS))
+    return METHODS[name]

@@ -1,0 +1,45 @@
+"""BLOOM: alibi slopes per head, the residual added inside, and no attention interface."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from headcount.structure.family import Family, Part
+from headcount.structure.transformers_internals import Emptied, select_heads
+
+
+class PrunedBloom:
+    """Takes its own heads' share of the alibi tensor that the model computes for all."""
+
+    def forward(self, hidden_states: Tensor, residual: Tensor, alibi: Tensor, *args: Any, **kwargs: Any) -> Any:
+        alibi = alibi.view(hidden_states.shape[0], -1, *alibi.shape[1:])  # (B, all heads, 1, S)
+        alibi = select_heads(alibi, self.headcount_kept).flatten(0, 1)  # type: ignore[attr-defined]
+        return super().forward(hidden_states, residual, alibi, *args, **kwargs)  # type: ignore[misc]
+
+
+class EmptiedBloom(Emptied):
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        residual = args[1] if len(args) > 1 else kwargs["residual"]
+        dropped = nn.functional.dropout(projected, self.hidden_dropout, self.training)  # type: ignore[attr-defined]
+        return residual + dropped, None
+
+
+def _bypasses_projection(module: Any) -> str | None:
+    if module.pretraining_tp > 1 and module.slow_but_exact:
+        return (
+            "BLOOM with slow_but_exact and pretraining_tp > 1 bypasses its output projection; set slow_but_exact=False"
+        )
+    return None
+
+
+FAMILY = Family(
+    name="BLOOM",
+    classes=("BloomAttention",),
+    inputs=(Part("query_key_value", ("qkv",)),),
+    output="dense",
+    kind="decoder",
+    pruned=PrunedBloom,
+    emptied=EmptiedBloom,
+    returns_weights=True,
+    refuse=_bypasses_projection,
+)

@@ -1,0 +1,19 @@
+"""CLIP: two encoders, named by what they read."""
+
+from typing import Any
+
+from headcount.structure.family import Family, separate
+
+
+def _kind(module: Any) -> str:
+    return "text" if "Text" in type(module.config).__name__ else "vision"
+
+
+FAMILY = Family(
+    name="CLIP",
+    classes=("CLIPAttention",),
+    inputs=separate("q_proj", "k_proj", "v_proj"),
+    output="out_proj",
+    kind=_kind,
+    plain=True,
+)

@@ -1,0 +1,11 @@
+"""GPT-NeoX: query, key and value of a head lie side by side in one projection."""
+
+from headcount.structure.family import Family, Part
+
+FAMILY = Family(
+    name="GPT-NeoX",
+    classes=("GPTNeoXAttention",),
+    inputs=(Part("query_key_value", ("qkv",)),),
+    output="dense",
+    head_dim="head_size",
+)

@@ -1,0 +1,11 @@
+"""Llama and the decoders built like it, with grouped key-value heads."""
+
+from headcount.structure.family import Family, separate
+
+FAMILY = Family(
+    name="Llama",
+    classes=tuple(f"{name}Attention" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma")),
+    inputs=separate("q_proj", "k_proj", "v_proj"),
+    output="o_proj",
+    uniform={"heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim"},
+)

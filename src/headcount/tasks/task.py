@@ -1,0 +1,295 @@
+"""What a task is: batches, a loss per example, and a small vector of statistics per example.
+
+Every metric is a function of the *sum* of the statistics, so a sweep over masks is run once and every
+interval, paired test and correlation afterwards is arithmetic on numbers that are already there.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headcount.errors import BadData
+from headcount.tasks.text import embedding_rows, positions
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples, ready for the model.
+
+    >>> batch = Batch({"input_ids": torch.tensor([[5, 6], [7, 0]])}, torch.tensor([1, 0]), (3, 9))
+    >>> len(batch), batch.repeat(2).inputs["input_ids"].tolist(), batch.repeat(2).indices
+    (2, [[5, 6], [7, 0], [5, 6], [7, 0]], (3, 9, 3, 9))
+
+    inputs: keyword arguments of the model, first dimension = example.
+    labels: (B,) class ids, or (B, T) token ids with -100 where nothing is predicted.
+    indices: which examples of the task these are.
+    """
+
+    inputs: dict[str, Tensor]
+    labels: Tensor | None
+    indices: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def to(self, device: torch.device | str) -> Batch:
+        labels = None if self.labels is None else self.labels.to(device)
+        return replace(self, inputs={name: x.to(device) for name, x in self.inputs.items()}, labels=labels)
+
+    def repeat(self, times: int) -> Batch:
+        """Stacked copies: examples 0..B-1, then again 0..B-1, and so on."""
+
+        def stack(x: Tensor) -> Tensor:
+            return x.repeat(times, *[1] * (x.dim() - 1))
+
+        labels = None if self.labels is None else stack(self.labels)
+        return Batch({name: stack(x) for name, x in self.inputs.items()}, labels, self.indices * times)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score computed from summed statistics.
+
+    >>> accuracy = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0], points=0.01)
+    >>> float(accuracy.of_sums(np.array([4.0, 3.0])))
+    0.75
+
+    of_sums: (..., S) summed statistics -> (...) metric, for any leading dimensions at once.
+    points: what people call one point: 0.01 for accuracy, 1 for BLEU.
+    relative: points are shares of the base value (perplexity, loss): 0.01 is one percent of it.
+    signature: how exactly it was computed, e.g. sacrebleu's signature.
+    """
+
+    name: str
+    of_sums: Callable[[np.ndarray], np.ndarray]
+    higher_is_better: bool = True
+    points: float = 1.0
+    relative: bool = False
+    signature: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """What every result says of its metric, so that a reader knows which direction is better.
+
+        >>> Metric("loss", lambda sums: sums[..., 0], higher_is_better=False, relative=True).facts()
+        {'metric': 'loss', 'higher_is_better': False, 'points': 1.0, 'relative': True}
+        """
+        return {
+            "metric": self.name,
+            "higher_is_better": self.higher_is_better,
+            "points": self.points,
+            "relative": self.relative,
+        }
+
+
+class Task(Protocol):
+    """What the engine asks of a task; `BaseTask` has a sensible default for most of it."""
+
+    metric: Metric
+    generates: bool  # True: statistics() wants what decode() gives; False: what outputs() gives
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens per example as the model will see them."""
+        ...
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """These examples on the CPU, padded to the longest of them."""
+        ...
+
+    def outputs(self, model: Any, batch: Batch) -> Tensor:
+        """The logits, from exactly one call of the model; differentiable."""
+        ...
+
+    def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """(B,) loss of each example; differentiable."""
+        ...
+
+    def decode(self, model: Any, batch: Batch) -> Tensor:
+        """(B, T) generated token ids, for tasks that generate."""
+        ...
+
+    def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """(B, S) float64 on the CPU: what the metric needs to know of each example."""
+        ...
+
+    def check(self, model: Any) -> list[str]:
+        """Refuse a model that does not fit; otherwise what the user should know (guesses, truncation)."""
+        ...
+
+    def signature(self) -> dict[str, Any]:
+        """What was measured on what, as plain JSON."""
+        ...
+
+    def subset(self, indices: Sequence[int]) -> Task:
+        """The same task on some of its examples."""
+        ...
+
+    def keys(self) -> list[str]:
+        """A hash of each example's input, to find the same rows in two tasks."""
+        ...
+
+
+class BaseTask:
+    """Examples as lists of token ids, padded per batch: a task of your own adds `losses` and `statistics`.
+
+    >>> metric = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0])
+    >>> task = BaseTask({"input_ids": [[5, 6, 7], [8]]}, [1, 0], metric=metric)
+    >>> task.batch([0, 1]).inputs["input_ids"].tolist(), task.lengths
+    ([[5, 6, 7], [8, 0, 0]], [3, 1])
+
+    features: what a tokenizer returns: for each keyword argument of the model a list per example.
+    labels: per example a number, or a list of numbers (padded with -100).
+    pad: the token id that pads `input_ids`; padding is on the right, so positions never depend on the batch.
+    content: per example what it was made from, for `keys` and the fingerprint; default the features.
+    places: how messages name an example ("dev.tsv, line 17").
+    remarks: what the user should be told; `check` returns them.
+    settings: more entries of the signature.
+    """
+
+    kind = "custom"
+    generates = False
+
+    def __init__(
+        self,
+        features: Mapping[str, Sequence[Sequence[int]]],
+        labels: Sequence[Any] | None = None,
+        *,
+        metric: Metric,
+        pad: int = 0,
+        content: Sequence[Any] | None = None,
+        places: Sequence[str] | None = None,
+        remarks: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.features = {name: list(values) for name, values in features.items()}
+        self.lengths = [len(ids) for ids in self.features["input_ids"]]
+        # All-zero token types are what a model assumes anyway, and GPT-2 would add an embedding for them.
+        if not any(map(any, self.features.get("token_type_ids", []))):
+            self.features.pop("token_type_ids", None)
+        if not self.lengths:
+            raise BadData("there are no examples: the data, or this split of it, is empty")
+        self.labels = None if labels is None else list(labels)
+        self.metric = metric
+        self.pad = pad
+        self.content = list(content) if content is not None else self.features["input_ids"]
+        self.places = list(places) if places is not None else [f"example {i}" for i in range(len(self))]
+        self.remarks = list(remarks)
+        self.settings = dict(settings or {})
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        inputs = {
+            name: padded([values[i] for i in indices], self.pad if name == "input_ids" else 0)
+            for name, values in self.features.items()
+        }
+        if "attention_mask" not in inputs:
+            inputs["attention_mask"] = padded([[1] * self.lengths[i] for i in indices], 0)
+        labels = None if self.labels is None else padded([self.labels[i] for i in indices], -100)
+        return Batch(inputs, labels, tuple(indices))
+
+    def outputs(self, model: Any, batch: Batch) -> Tensor:
+        return model(**batch.inputs).logits
+
+    def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must say what the loss of an example is")
+
+    def decode(self, model: Any, batch: Batch) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} does not generate text")
+
+    def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must say what its metric needs of an example")
+
+    def columns(self, batch: Batch, *columns: Tensor) -> Tensor:
+        """Stack statistics of each example, (B,) or (B, k), to (B, S); a nan is refused, with its example."""
+        parts = [c.detach().double().cpu().reshape(len(batch), -1) for c in columns]
+        stacked = torch.cat(parts, dim=1)  # (B, S)
+        bad = (~stacked.isfinite()).any(dim=1).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            value = stacked[row][~stacked[row].isfinite()][0].item()
+            raise BadData(f"{self.places[batch.indices[row]]}: the model's loss or score there is {value}")
+        return stacked
+
+    def check(self, model: Any) -> list[str]:
+        accepted = inspect.signature(model.forward).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+            for name in self.features:
+                if name not in accepted:
+                    raise BadData(
+                        f"the tokenizer makes {name!r}, which {type(model).__name__} does not take; "
+                        "use the model's own tokenizer, or change tokenizer.model_input_names"
+                    )
+        rows = embedding_rows(model)
+        top, where = max((max(ids, default=0), i) for i, ids in enumerate(self.features["input_ids"]))
+        if rows is not None and top >= rows:
+            raise BadData(
+                f"the tokenizer does not fit the model: {self.places[where]} has token id {top}, "
+                f"the model has embeddings for {rows} tokens"
+            )
+        limit, longest = positions(model), max(self.lengths)
+        if limit is not None and longest > limit:
+            raise BadData(
+                f"{sum(n > limit for n in self.lengths)} texts are longer than the model's {limit} positions "
+                f"({self.places[self.lengths.index(longest)]}: {longest} tokens); pass max_length={limit}"
+            )
+        return list(self.remarks)
+
+    def signature(self) -> dict[str, Any]:
+        return {
+            "task": self.kind,
+            "n": len(self),
+            "fingerprint": digest([self.content, self.labels]),
+            "inputs": digest(self.features),  # what the tokenizer made of it
+            "metric": self.metric.name,
+            "metric_signature": self.metric.signature,
+            **self.settings,
+        }
+
+    def subset(self, indices: Sequence[int]) -> BaseTask:
+        if not len(indices):
+            raise BadData("there are no examples in this part of the data")
+        part = copy.copy(self)
+        part.features = {name: [values[i] for i in indices] for name, values in self.features.items()}
+        part.lengths = [self.lengths[i] for i in indices]
+        part.labels = None if self.labels is None else [self.labels[i] for i in indices]
+        part.content = [self.content[i] for i in indices]
+        part.places = [self.places[i] for i in indices]
+        return part
+
+    def keys(self) -> list[str]:
+        return [digest(content) for content in self.content]
+
+
+def padded(rows: Sequence[Any], value: int) -> Tensor:
+    """Numbers to a tensor (B,), lists of numbers to (B, longest).
+
+    >>> padded([[1, 2], [3]], value=-100).tolist()
+    [[1, 2], [3, -100]]
+    """
+    if isinstance(rows[0], Sequence):
+        width = max(len(row) for row in rows)
+        rows = [[*row, *[value] * (width - len(row))] for row in rows]
+    return torch.tensor(rows)
+
+
+def digest(content: Any) -> str:
+    """A short sha256 of anything JSON can hold.
+
+    >>> digest(["a text", 1])
+    '0c7a8c725fae6993'
+    """
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,101 @@
+"""evaluate in shards: the same bits as in one piece, nothing computed twice, an interruption survived."""
+
+import numpy as np
+import pytest
+
+from headcount import Classification, anatomy, evaluate
+from headcount.engine import shards as shards_module
+from headcount.engine.shards import cut_shards
+from headcount.errors import HeadcountError, RunConflict
+from headcount.evaluation.evaluate import Evaluation
+from headcount.tasks.toy import word_tokenizer
+from tiny_models import bert
+
+WORDS = "a fine dull film was seen by all of us"
+
+
+@pytest.fixture
+def task():
+    rows = [{"text": " ".join(WORDS.split()[: 1 + place % 9]), "label": place % 2} for place in range(23)]
+    return Classification(rows, word_tokenizer(WORDS))
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(shards_module, "WORK", 6e6)
+
+
+def masks(model):
+    return [(), *([head] for head in anatomy(model).heads)]
+
+
+def test_shards_give_the_same_bits(task, tmp_path, small_shards):
+    model = bert()
+    whole = evaluate(model, task, masks(model), tokens=32)
+    cut = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
+    assert len(list((tmp_path / "outcomes").iterdir())) > 2
+    assert np.array_equal(whole.values, cut.values)
+
+
+def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, monkeypatch):
+    model = bert()
+    calls = []
+    original = Evaluation.__call__
+
+    def interrupted(*args, **kwargs):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Evaluation, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model, task, masks(model), run=tmp_path, tokens=32)
+    assert len(list((tmp_path / "outcomes").iterdir())) == 2
+    calls.clear()
+    monkeypatch.setattr(Evaluation, "__call__", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs))
+    resumed = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
+    total = len(cut_shards(task.lengths, len(masks(model)), 32, model))
+    assert len(calls) == total - 2
+    assert np.array_equal(resumed.values, evaluate(model, task, masks(model), tokens=32).values)
+
+
+def test_a_damaged_shard_is_computed_again(task, tmp_path, small_shards):
+    model = bert()
+    first = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
+    victim = sorted((tmp_path / "outcomes").iterdir())[1]
+    victim.write_bytes(victim.read_bytes()[:-3])
+    again = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
+    assert np.array_equal(first.values, again.values)
+
+
+def test_another_model_in_the_same_directory_is_refused(task, tmp_path):
+    evaluate(bert(), task, [()], run=tmp_path)
+    other = bert()
+    other.classifier.bias.data += 1
+    with pytest.raises(RunConflict, match=r"model\.fingerprint"):
+        evaluate(other, task, [()], run=tmp_path)
+
+
+def test_mean_fill_and_its_name(task):
+    model = bert()
+    zero, mean = (evaluate(model, task, masks(model), fill=fill) for fill in ("zero", "mean"))
+    assert np.array_equal(zero.values[0], mean.values[0])
+    assert not np.array_equal(zero.values[1:], mean.values[1:])
+    with pytest.raises(HeadcountError, match="did you mean 'mean'"):
+        evaluate(model, task, masks(model), fill="meen")
+
+
+def test_progress_counts_over_all_shards(task, tmp_path, small_shards):
+    seen = []
+    model = bert()
+    evaluate(model, task, masks(model), run=tmp_path, tokens=32, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_shards_hold_everything_once():
+    lengths = [1 + place % 7 for place in range(100)]
+    shards = cut_shards(lengths, masks=10_000, tokens=16)
+    assert sorted(index for shard in shards for index in shard) == list(range(100))
+    assert len(shards) > 1

@@ -1,0 +1,136 @@
+"""`importance` and `Scores`: methods, order, intervals, convergence, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from headcount import Head, evaluate, importance, remove
+from headcount.errors import BadData, HeadcountError
+from headcount.scoring.importance import METHODS
+from headcount.scoring.scores import Scores, convergence
+from headcount.structure.sites import anatomy
+from toy_jobs import JOBS, classification, translation
+
+
+@pytest.fixture(scope="module")
+def model():
+    return JOBS["classifier"][0]()
+
+
+def test_every_method_scores_every_head(model):
+    task = classification(n=8)
+    for name in ("gradient", "fisher", "oracle", "random"):
+        scores = importance(model, task, name)
+        assert scores.heads == anatomy(model).heads
+        assert sorted(scores.order()) == sorted(scores.heads)
+        assert scores.signature["method"] == name
+        assert scores.normalize == METHODS[name].normalized
+
+
+def test_normalised_per_layer_and_kind():
+    build, make = JOBS["translator"]
+    scores = importance(build(), make(n=6))
+    shares = scores.normalized()
+    sites = {head.site for head in shares}
+    assert len(sites) == 6
+    for site in sites:
+        np.testing.assert_allclose(sum(v**2 for head, v in shares.items() if head.site == site), 1.0)
+    assert scores.order() == sorted(shares, key=lambda head: (shares[head], scores.heads.index(head)))
+
+
+def test_oracle_is_the_drop_of_single_ablation(model):
+    task = classification(n=16)
+    outcomes = evaluate(model, task, [(), *([head] for head in anatomy(model).heads)])
+    scores = importance(model, task, "oracle")
+    for head in scores.heads:
+        assert scores[head] == pytest.approx(outcomes.score() - outcomes.score({head}), abs=1e-6)
+    base, masked = outcomes.of(), outcomes.of({scores.heads[0]})
+    np.testing.assert_allclose(scores.values[:, 0], base[:, 1] - masked[:, 1], atol=1e-5)
+
+
+def test_oracle_of_a_metric_that_is_no_mean_and_of_one_that_grows_worse_upwards():
+    model, task = JOBS["translator"][0](), translation(n=6)
+    scores = importance(model, task, "oracle")
+    head = scores.heads[5]
+    assert scores[head] == pytest.approx(evaluate(model, task).score() - evaluate(model, task, [[head]]).score({head}))
+    build, make = JOBS["causal"]
+    model, task = build(), make(n=6)
+    scores, outcomes = importance(model, task, "oracle"), evaluate(model, task, [(), [scores_head(model)]])
+    rise = outcomes.score({scores_head(model)}) - outcomes.score()
+    assert scores[scores_head(model)] == pytest.approx(rise, rel=1e-4)
+
+
+def scores_head(model):
+    return anatomy(model).heads[2]
+
+
+def test_random_is_seeded_and_reads_no_data(model):
+    one, same, other = (importance(model, classification(n=2), "random", seed=seed) for seed in (1, 1, 2))
+    assert one.order() == same.order() != other.order()
+    assert one.keys == ()
+
+
+def test_a_pruned_model_has_scores_of_the_heads_that_are_left(model):
+    smaller = remove(model, ["encoder.0.1"])
+    assert Head("encoder", 0, 1) not in importance(smaller, classification(n=4)).heads
+
+
+def test_raw_values_are_kept_and_survive_json(model, tmp_path):
+    task = classification(n=9)
+    scores = importance(model, task)
+    assert scores.values.shape == (9, 8)
+    assert scores["encoder.1.2"] == pytest.approx(scores.values[:, 6].mean())
+    again = Scores.load(scores.save(tmp_path / "scores.json"))
+    np.testing.assert_array_equal(again.values, scores.values)
+    assert (again.heads, again.order(), again.keys) == (scores.heads, scores.order(), tuple(task.keys()))
+    assert again.signature == json.loads(json.dumps(scores.signature))
+
+
+def test_damaged_scores_are_refused(tmp_path):
+    (tmp_path / "bad.json").write_text('{"heads": [{"head": "encoder.0.0"}], "method": "gradient"}')
+    with pytest.raises(BadData, match="no scores that headcount has written"):
+        Scores.load(tmp_path / "bad.json")
+    with pytest.raises(BadData, match="cannot be read"):
+        Scores.load(tmp_path / "missing.json")
+
+
+def test_intervals_hold_the_mean_and_shrink_with_more_rows():
+    rng = np.random.default_rng(0)
+    heads = (Head("encoder", 0, 0), Head("encoder", 0, 1))
+    few, many = (Scores(heads, rng.exponential(size=(n, 2)), "gradient") for n in (40, 4000))
+    for scores in (few, many):
+        low, high = scores.intervals()
+        assert ((low < scores.raw) & (scores.raw < high)).all()
+    assert np.subtract(*few.intervals()[::-1]).min() > 5 * np.subtract(*many.intervals()[::-1]).max()
+
+
+def test_convergence_needs_more_rows_when_heads_are_close():
+    rng = np.random.default_rng(0)
+    apart, close = (np.arange(12.0) * gap + rng.normal(size=(2000, 12)) for gap in (1.0, 0.1))
+    easy, hard = (convergence(values, lambda raw: raw) for values in (apart, close))
+    assert easy.stable_at < hard.stable_at
+    assert convergence(rng.normal(size=(64, 12)), lambda raw: raw).stable_at is None
+    assert convergence(rng.normal(size=(2, 12)), lambda raw: raw).sizes == ()
+
+
+def test_bad_requests_are_refused_in_one_sentence(model):
+    with pytest.raises(HeadcountError, match="did you mean 'gradient'"):
+        importance(model, classification(n=2), "gradeint")
+    with pytest.raises(HeadcountError, match="unknown option of fisher 'per'"):
+        importance(model, classification(n=2), "fisher", per="token")
+    one_class = classification(n=24)
+    one_class = one_class.subset([i for i, label in enumerate(one_class.labels) if label == 1])
+    with pytest.raises(BadData, match=r"all 1[0-9] examples have the label 1"):
+        importance(model, one_class)
+    with pytest.raises(HeadcountError, match="no attention heads left"):
+        importance(remove(model, anatomy(model).heads), classification(n=4))
+    with pytest.raises(HeadcountError, match="unknown head"):
+        importance(model, classification(n=4), "random")["encoder.7.0"]
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    with pytest.raises(BadData, match=r"score of encoder\.0\.1 is not a finite number"):
+        Scores((Head("encoder", 0, 0), Head("encoder", 0, 1)), np.array([[1.0, np.nan]]), "gradient")
+    with pytest.raises(HeadcountError, match="values have shape"):
+        Scores((Head("encoder", 0, 0),), np.zeros((0, 1)), "gradient")

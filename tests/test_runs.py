@@ -1,0 +1,133 @@
+"""Run directories: whole files, one owner, the right signature, and nothing done twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from headcount.errors import RunConflict
+from headcount.files import write_whole
+from headcount.runs import RunDirectory, open_run, read_run
+
+SIGNATURE = {"model": {"name": "m"}, "tasks": [{"n": 3, "data": "dev.tsv"}]}
+
+
+def test_results_and_shards_come_back(tmp_path):
+    arrays = {"values": np.arange(6.0).reshape(1, 2, 3)}
+    with RunDirectory(tmp_path / "run", SIGNATURE, {"limit": 3}).open() as run:
+        assert read_run(tmp_path / "run")["finished"] is False
+        run.save_shard("outcomes-00000", arrays)
+        run.write({"base": 0.5})
+    with RunDirectory(tmp_path / "run", SIGNATURE).open() as again:
+        assert np.array_equal(again.load_shard("outcomes-00000")["values"], arrays["values"])
+        assert again.load_shard("outcomes-00001") is None
+    content = read_run(tmp_path / "run")
+    assert (content["base"], content["finished"], content["arguments"]) == (0.5, True, {"limit": 3})
+
+
+def test_numbers_that_json_lacks_are_null_and_numpy_numbers_are_numbers(tmp_path):
+    with RunDirectory(tmp_path / "run", SIGNATURE).open() as run:
+        run.write({"p": float("nan"), "points": ({"relative": np.float64("inf"), "n": np.int64(3)},)})
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    content = json.loads((tmp_path / "run" / "run.json").read_text(), parse_constant=refuse)
+    assert (content["p"], content["points"]) == (None, [{"relative": None, "n": 3}])
+
+
+def test_another_signature_is_refused_and_says_what_differs(tmp_path):
+    with RunDirectory(tmp_path, SIGNATURE).open():
+        pass
+    other = {**SIGNATURE, "tasks": [{"n": 4, "data": "dev.tsv"}]}
+    with (
+        pytest.raises(RunConflict, match=r"tasks\[0\]\.n was '3', is '4'.*choose another --out"),
+        RunDirectory(tmp_path, other).open(),
+    ):
+        pass
+
+
+def test_a_directory_with_other_things_in_it_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunConflict, match=r"thesis\.tex"), RunDirectory(tmp_path, SIGNATURE).open():
+        pass
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"signature": ' * 3000])
+def test_a_damaged_run_file_is_refused_by_name(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(RunConflict, match=r"run\.json"), RunDirectory(tmp_path, SIGNATURE).open():
+        pass
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:40], lambda b: b"", lambda b: b[:50] + b"x" + b[51:]]
+)
+def test_a_damaged_shard_counts_as_missing(tmp_path, damage):
+    with RunDirectory(tmp_path, SIGNATURE).open() as run:
+        run.save_shard("outcomes-00000", {"values": np.ones(4)})
+        file = tmp_path / "outcomes" / "outcomes-00000.shard"
+        file.write_bytes(damage(file.read_bytes()))
+        assert run.load_shard("outcomes-00000") is None
+
+
+HOLD = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "a")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("holding", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_directory_in_use_is_refused_and_a_dead_owner_is_no_owner(tmp_path):
+    with RunDirectory(tmp_path, SIGNATURE).open():
+        pass
+    owner = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout.readline().strip() == "holding"
+    with pytest.raises(RunConflict, match="in use by another process"), RunDirectory(tmp_path, SIGNATURE).open():
+        pass
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    with RunDirectory(tmp_path, SIGNATURE).open() as run:
+        assert run.path == tmp_path
+
+
+def test_a_full_disk_keeps_the_earlier_file(tmp_path, monkeypatch):
+    file = tmp_path / "run.json"
+    write_whole(file, b"old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunConflict, match="No space left on device"):
+        write_whole(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunConflict, match="cannot use"), RunDirectory(tmp_path / "run", SIGNATURE).open():
+        pass
+
+
+def test_open_run_takes_a_path_an_open_directory_or_nothing(tmp_path):
+    with open_run(None, SIGNATURE) as nothing:
+        assert nothing is None
+    with open_run(tmp_path, SIGNATURE) as directory, open_run(directory, {"other": 1}) as same:
+        assert same is directory
+
+
+def test_run_files_hold_no_pickle(tmp_path):
+    with RunDirectory(tmp_path, SIGNATURE).open() as run:
+        run.save_shard("outcomes-00000", {"values": np.ones(2)})
+    content = (tmp_path / "outcomes" / "outcomes-00000.shard").read_bytes()[32:]
+    length = int.from_bytes(content[:8], "little")
+    assert json.loads(content[8 : 8 + length])["values"]["shape"] == [2]
