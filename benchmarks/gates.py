@@ -21,15 +21,15 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headcount.evaluation.evaluate import evaluate
+from headcount.evaluation.sweep import evaluate
 from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.train_gates import train_gates
+from headcount.gates.stages import train_gates
 from headcount.pruning.search import cuts
 from headcount.stats.bootstrap import paired_bootstrap
 from headcount.structure.sites import anatomy
-from headcount.surgery.load import load
-from headcount.surgery.remove import remove
+from headcount.surgery.loading import load
+from headcount.surgery.removal import remove
 from headcount.tasks.load import load_task
 from headcount.training.recovery import Recovering, Recovery
 

@@ -24,7 +24,7 @@ from headcount import anatomy
 from headcount.engine import shards
 from headcount.engine.ray import Ray
 from headcount.engine.work import Local, using
-from headcount.evaluation.evaluate import evaluate
+from headcount.evaluation.sweep import evaluate
 
 
 @dataclass(frozen=True)

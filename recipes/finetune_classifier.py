@@ -21,9 +21,9 @@ from recipes.asking import amount, count, in_one_sentence, place
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
-from headcount.evaluation.evaluate import evaluate
+from headcount.evaluation.sweep import evaluate
 from headcount.surgery.replace import refuse_strangers
-from headcount.surgery.save import save
+from headcount.surgery.saving import save
 from headcount.tasks.load import load_task
 
 

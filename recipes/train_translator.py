@@ -28,8 +28,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from headcount.errors import HeadcountError
-from headcount.evaluation.evaluate import evaluate
-from headcount.surgery.save import save
+from headcount.evaluation.sweep import evaluate
+from headcount.surgery.saving import save
 from headcount.tasks.translation import Translation
 from headcount.training.checkpoint import RecoveryState
 

@@ -214,16 +214,16 @@ def test_the_lock_pins_everything_exactly(repository):
 @pytest.mark.parametrize(
     ("source", "module", "complains"),
     [
-        ("from headcount.intervene import masked", "headcount.surgery.remove", False),
-        ("from headcount.surgery import carve", "headcount.surgery.remove", False),
-        ("from headcount.surgery import remove", "headcount.intervene.masked", True),
-        ("def later():\n    import headcount.cli", "headcount.intervene.masked", True),
+        ("from headcount.intervene import masked", "headcount.surgery.removal", False),
+        ("from headcount.surgery import carve", "headcount.surgery.removal", False),
+        ("from headcount.surgery import remove", "headcount.intervene.masking", True),
+        ("def later():\n    import headcount.cli", "headcount.intervene.masking", True),
         ("if TYPE_CHECKING:\n    from headcount.report import build", "headcount.stats", True),
         ("from ..report import build", "headcount.tasks.task", True),
         ("from . import data", "headcount.tasks.task", False),
         ("from .. import cli", "headcount.tasks.task", True),
         ("importlib.import_module('headcount.cli')", "headcount.heads", True),
-        ("from headcount import masked", "headcount.surgery.remove", True),
+        ("from headcount import masked", "headcount.surgery.removal", True),
         ("from headcount import masked", "headcount.cli.remove", False),
         ("import headcount\nheadcount.prune()", "headcount.stats", True),
         ("import headcount\nheadcount.__version__", "headcount.stats", False),
@@ -261,8 +261,8 @@ def test_the_printing_rule_complains_when_it_should():
     ],
 )
 def test_the_trust_rule_complains_when_it_should(source):
-    assert trust_complaints(source, "headcount.surgery.save")
-    assert not trust_complaints("load(name, trust_remote_code=False)", "headcount.surgery.save")
+    assert trust_complaints(source, "headcount.surgery.saving")
+    assert not trust_complaints("load(name, trust_remote_code=False)", "headcount.surgery.saving")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from headcount.cli.prune import refuse_occupied
 from headcount.demo.directory import claim
 from headcount.demo.learning import Learning, _resume
 from headcount.dynamics import Dynamics, read_snapshot
-from headcount.evaluation.evaluate import evaluate
+from headcount.evaluation.sweep import evaluate
 from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.gates.state import GateState
@@ -32,7 +32,7 @@ from headcount.pruning.search import Journal
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, read_run
 from headcount.surgery.format import read_checkpoint
-from headcount.surgery.load import _generation_config
+from headcount.surgery.loading import _generation_config
 from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer

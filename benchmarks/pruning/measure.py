@@ -11,15 +11,15 @@ import numpy as np
 from benchmarks.pruning.jobs import read
 from benchmarks.pruning.judge import BUDGETS, CAUTIONS, DEFAULT, MICHEL, SHARES, promises, versus
 from headcount.engine.batches import batches_by_length
-from headcount.evaluation.evaluate import evaluate
+from headcount.evaluation.sweep import evaluate
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.compensate import compensate
+from headcount.pruning.compensation import compensate
 from headcount.pruning.curve import counts
 from headcount.pruning.search import cuts
 from headcount.scoring.gradient import head_gradients
-from headcount.scoring.importance import importance
+from headcount.scoring.methods import importance
 from headcount.structure.sites import anatomy
-from headcount.surgery.remove import remove
+from headcount.surgery.removal import remove
 
 ROWS = {
     "random": ("random", "none"),

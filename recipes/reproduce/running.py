@@ -18,7 +18,7 @@ from recipes.reproduce.parts import Part
 from headcount.cli.app import app
 from headcount.errors import HeadcountError
 from headcount.runs import model_signature, read_run
-from headcount.surgery.load import load
+from headcount.surgery.loading import load
 
 
 def directory_of(out: Path, one: Experiment, part: Part, limit: int) -> tuple[Path, list[str]]:

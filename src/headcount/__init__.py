@@ -46,25 +46,25 @@ if TYPE_CHECKING:
     from headcount.ablation import ablate_all_but_one as ablate_all_but_one
     from headcount.ablation import ablate_each as ablate_each
     from headcount.ablation import compare as compare
-    from headcount.bench.benchmark import benchmark as benchmark
+    from headcount.bench import benchmark as benchmark
     from headcount.dynamics import track as track
     from headcount.errors import HeadcountError as HeadcountError
     from headcount.errors import UnsupportedModel as UnsupportedModel
     from headcount.evaluation import Outcomes as Outcomes
-    from headcount.evaluation.evaluate import evaluate as evaluate
+    from headcount.evaluation import evaluate as evaluate
     from headcount.export import export_onnx as export_onnx
-    from headcount.gates.train_gates import train_gates as train_gates
+    from headcount.gates import train_gates as train_gates
     from headcount.heads import Head as Head
     from headcount.intervene import capture as capture
     from headcount.intervene import masked as masked
     from headcount.pruning import Curve as Curve
     from headcount.pruning import Pruned as Pruned
+    from headcount.pruning import prune as prune
     from headcount.pruning import pruning_curve as pruning_curve
-    from headcount.pruning.prune import prune as prune
     from headcount.report import report as report
-    from headcount.roles.find_roles import find_roles as find_roles
+    from headcount.roles import find_roles as find_roles
     from headcount.scoring import Scores as Scores
-    from headcount.scoring.importance import importance as importance
+    from headcount.scoring import importance as importance
     from headcount.structure import anatomy as anatomy
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove

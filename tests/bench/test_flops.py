@@ -56,7 +56,7 @@ def test_convolutions_and_inference_mode():
 
 
 def test_decoding_counts_the_tokens_it_writes():
-    from headcount.bench.benchmark import flops_of
+    from headcount.bench.comparison import flops_of
 
     model = zoo.build_generator("gpt2")
     one, three = (flops_of({"a": model}, model, 8, tokens)["a"] for tokens in (1, 3))

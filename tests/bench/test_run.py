@@ -9,7 +9,7 @@ import torch
 import tiny_models
 import zoo
 from headcount import HeadcountError, anatomy, benchmark, remove, save
-from headcount.bench.benchmark import _rows
+from headcount.bench.comparison import _rows
 from headcount.bench.cost import peak_memory, size_of
 from headcount.bench.runners import TorchRunner
 from headcount.bench.timing import fixed_threads, interleaved, repeated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headcount.bench.benchmark import _rows
+from headcount.bench.comparison import _rows
 from headcount.bench.timing import middle
 from headcount.bench.verdict import Row, verdict
 

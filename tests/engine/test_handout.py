@@ -8,7 +8,7 @@ from headcount import HeadcountError
 from headcount.engine.ray import Handout
 from headcount.engine.transfer import checksum, pack, unpack
 from headcount.engine.work import Local, attempt, overheard
-from headcount.surgery.remove import remove
+from headcount.surgery.removal import remove
 from zoo import FAMILIES, build
 
 

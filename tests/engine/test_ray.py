@@ -14,7 +14,7 @@ from headcount.engine import transfer as shipping
 from headcount.engine.shards import over_shards
 from headcount.engine.work import Local, overheard, using
 from headcount.errors import BadData
-from headcount.evaluation.evaluate import evaluate
+from headcount.evaluation.sweep import evaluate
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert, marian
 

@@ -7,10 +7,10 @@ import torch
 import zoo
 from headcount import anatomy, evaluate
 from headcount.evaluation import evaluate as run_module
-from headcount.evaluation.evaluate import make_plan, read_masks
 from headcount.evaluation.means import mean_contexts
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay
+from headcount.evaluation.sweep import make_plan, read_masks
 from probe import Probe
 
 

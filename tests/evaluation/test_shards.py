@@ -7,7 +7,7 @@ from headcount import Classification, anatomy, evaluate
 from headcount.engine import shards as shards_module
 from headcount.engine.shards import cut_shards
 from headcount.errors import HeadcountError, RunConflict
-from headcount.evaluation.evaluate import Evaluation
+from headcount.evaluation.sweep import Evaluation
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert
 

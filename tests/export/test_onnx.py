@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tiny_models
 import zoo
 from headcount import HeadcountError, UnsupportedModel, anatomy, export_onnx, remove
-from headcount.bench.benchmark import benchmark
+from headcount.bench.comparison import benchmark
 from headcount.export import onnx as exporter
 from headcount.export.onnx_runtime import OnnxModel
 

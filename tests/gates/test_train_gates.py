@@ -9,8 +9,8 @@ from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.train_gates import fresh_copy
-from headcount.intervene.masked import masked
+from headcount.gates.stages import fresh_copy
+from headcount.intervene.masking import masked
 from toy_jobs import JOBS, classification
 
 QUICK = Gating(epochs=2, lr=1e-3, gate_lr=0.3, tokens=48)

@@ -9,9 +9,9 @@ import tiny_models
 import zoo
 from headcount.errors import HeadcountError
 from headcount.pruning.calibration import Calibration, Walk
-from headcount.pruning.compensate import Normal, compensate, ridge_change
+from headcount.pruning.compensation import Normal, compensate, ridge_change
 from headcount.structure.sites import anatomy
-from headcount.surgery.remove import remove
+from headcount.surgery.removal import remove
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
 

@@ -7,12 +7,12 @@ from headcount import evaluate, prune, remove
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.pruning import search as search_module
 from headcount.pruning.cut_size import Budget, largest_within
-from headcount.pruning.forecast import forecast
+from headcount.pruning.forecasting import forecast
 from headcount.pruning.settings import Target, share_or_number
 from headcount.pruning.splits import split_halves
 from headcount.structure.sites import anatomy
-from headcount.surgery.load import load
-from headcount.surgery.save import save
+from headcount.surgery.loading import load
+from headcount.surgery.saving import save
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
 from headcount.training.recovery import Recovery, recover
 from toy_jobs import JOBS, classification, language, translation

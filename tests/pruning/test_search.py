@@ -9,11 +9,11 @@ import zoo
 from headcount.errors import HeadcountError
 from headcount.pruning.search import SEARCHES, choose_together, cuts
 from headcount.scoring.gradient import head_gradients
-from headcount.scoring.importance import importance
+from headcount.scoring.methods import importance
 from headcount.structure.sites import anatomy
-from headcount.surgery.load import load
-from headcount.surgery.remove import remove
-from headcount.surgery.save import save
+from headcount.surgery.loading import load
+from headcount.surgery.removal import remove
+from headcount.surgery.saving import save
 from headcount.surgery.stock import as_stock
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask

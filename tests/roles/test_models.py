@@ -7,8 +7,8 @@ import tiny_models
 import zoo
 from headcount.errors import BadData, HeadcountError
 from headcount.roles.attention import Tokens, View, encode
-from headcount.roles.find_roles import Thresholds, find_roles
 from headcount.roles.measures import Positional
+from headcount.roles.search import Thresholds, find_roles
 from headcount.roles.sentences import Sentence
 from headcount.structure.sites import anatomy
 from headcount.tasks.toy import word_tokenizer

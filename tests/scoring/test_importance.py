@@ -7,7 +7,7 @@ import pytest
 
 from headcount import Head, evaluate, importance, remove
 from headcount.errors import BadData, HeadcountError
-from headcount.scoring.importance import METHODS
+from headcount.scoring.methods import METHODS
 from headcount.scoring.scores import Scores, convergence
 from headcount.structure.sites import anatomy
 from toy_jobs import JOBS, classification, translation

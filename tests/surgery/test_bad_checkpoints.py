@@ -41,7 +41,7 @@ def nothing_is_loaded(monkeypatch):
     def read(*args, **kwargs):
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(sys.modules["headcount.surgery.load"], "load_file", read)
+    monkeypatch.setattr(sys.modules["headcount.surgery.loading"], "load_file", read)
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ CODE += "class Config(BertConfig): pass\nclass Model(BertModel): pass\ndef gener
 
 @pytest.fixture
 def real_load(monkeypatch):
-    monkeypatch.setattr(sys.modules["headcount.surgery.load"], "load_file", load_file)
+    monkeypatch.setattr(sys.modules["headcount.surgery.loading"], "load_file", load_file)
 
 
 def test_code_in_the_directory_is_never_run(spoil, real_load, tmp_path):

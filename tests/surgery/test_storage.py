@@ -141,7 +141,7 @@ def test_tokenizer_of_a_model_from_the_hub_cache(classifier, tokenizer, tmp_path
     (cache / "refs" / "main").write_text("abc")
     tokenizer.save_pretrained(snapshot)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("headcount.surgery.save.try_to_load_from_cache", cached_in(tmp_path / "cache"))
+    monkeypatch.setattr("headcount.surgery.saving.try_to_load_from_cache", cached_in(tmp_path / "cache"))
     monkeypatch.setattr(classifier.config, "_name_or_path", "someone/model")
     assert "tokenizer.json" in files(save(classifier, tmp_path / "model"))
     monkeypatch.setattr(classifier.config, "_name_or_path", "no/such/model at all")

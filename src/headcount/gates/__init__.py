@@ -2,7 +2,7 @@
 
 from headcount.gates.gate_training import Gating
 from headcount.gates.gated import Gated, Stage
-from headcount.gates.train_gates import fresh_copy, hold_out, train_gates
+from headcount.gates.stages import fresh_copy, hold_out, train_gates
 
 __all__ = [
     "Gated",

@@ -1,7 +1,7 @@
 """"""
 
-from headcount.intervene.captured import capture
-from headcount.intervene.masked import masked
+from headcount.intervene.capturing import capture
+from headcount.intervene.masking import masked
 
 __all__ = [
     "capture",

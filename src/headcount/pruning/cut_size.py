@@ -14,7 +14,7 @@ from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.compensate import compensate
+from headcount.pruning.compensation import compensate
 from headcount.pruning.curve import Point, counts, make_point, of_kinds, removable
 from headcount.pruning.search import SEARCHES, Cut, Journal, cuts
 from headcount.pruning.settings import Target

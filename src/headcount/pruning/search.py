@@ -13,7 +13,7 @@ from torch import nn
 from headcount.errors import HeadcountError, unknown
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.compensate import HOW, compensate
+from headcount.pruning.compensation import HOW, compensate
 from headcount.runs import RunDirectory
 from headcount.scoring import head_gradients, normalized
 from headcount.structure import Anatomy, anatomy

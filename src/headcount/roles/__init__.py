@@ -1,8 +1,8 @@
 """What heads do: look at a position, at a syntactic relation, at the rarest word, or rest (V19 section 5)."""
 
 from headcount.roles.counts import Role
-from headcount.roles.find_roles import Roles, Thresholds, find_roles
 from headcount.roles.measures import chosen_relations
+from headcount.roles.search import Roles, Thresholds, find_roles
 from headcount.roles.sentences import Sentence, Sentences
 
 __all__ = [

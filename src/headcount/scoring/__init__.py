@@ -1,7 +1,7 @@
 """How much each head matters: one number per head and example, whatever the method."""
 
 from headcount.scoring.gradient import head_gradients
-from headcount.scoring.importance import METHODS, find_method, importance, refuse_one_class
+from headcount.scoring.methods import METHODS, find_method, importance, refuse_one_class
 from headcount.scoring.per_example import frozen
 from headcount.scoring.scores import Scores, normalized
 

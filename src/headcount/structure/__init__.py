@@ -2,7 +2,7 @@
 
 from headcount.structure.families import FAMILIES
 from headcount.structure.family import Family, Part, separate
-from headcount.structure.random_inputs import random_inputs, start_token
+from headcount.structure.inputs import random_inputs, start_token
 from headcount.structure.sites import Anatomy, AttentionSite, anatomy
 from headcount.structure.transformers_internals import (
     ALIGNMENT,
