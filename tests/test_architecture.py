@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import headcount
+
 # A module imports only from what stands above it, and from its own package.
 ORDER = (
     *("errors", "heads", "files", "runs", "structure", "intervene", "surgery", "export"),
@@ -28,6 +30,8 @@ NEVER_TRUE = {"trust_remote_code", "allow_pickle"}
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "headcount"
 FILES = sorted(SOURCE.rglob("*.py"))
+MODULES = {".".join(("headcount", *file.relative_to(SOURCE).with_suffix("").parts)) for file in FILES}
+EXTRAS = {"headcount.engine.ray"}  # exported by its package, it would have to be installed by everybody
 BESIDE = sorted(file for name in ("recipes", "benchmarks") for file in (SOURCE.parents[1] / name).rglob("*.py"))
 
 
@@ -81,6 +85,18 @@ def order_complaints(source: str, module: str, is_package: bool = False) -> list
                 complaints.append(f"{module}:{line} imports {target}: name the module that defines it")
         elif ORDER.index(other) > ORDER.index(part):
             complaints.append(f"{module}:{line} imports {target}, which stands below it")
+    return complaints
+
+
+def entrance_complaints(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Imports from a file inside another package: packages are entered through what they export."""
+    complaints = []
+    for line, target in imports(source, module, is_package):
+        parts = target.split(".")
+        known = [".".join(parts[:size]) for size in range(2, len(parts) + 1) if ".".join(parts[:size]) in MODULES]
+        inside = known[-1] if known else ""
+        if inside.count(".") > 1 and part_of(inside) != part_of(module) and inside not in EXTRAS:
+            complaints.append(f"{module}:{line} imports {inside}: import from {'.'.join(inside.split('.')[:2])}")
     return complaints
 
 
@@ -165,6 +181,7 @@ def test_every_module_keeps_the_rules(file):
     complaints += asking_complaints(source, module) + ray_complaints(source, module)
     if module not in ("headcount", "headcount.__main__"):  # the package itself is lazy: see below
         complaints += order_complaints(source, module, file.name == "__init__.py")
+        complaints += entrance_complaints(source, module, file.name == "__init__.py")
     assert not complaints, "\n".join(complaints)
 
 
@@ -186,6 +203,27 @@ def test_importing_headcount_is_light():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "headcount" in loaded
     assert not HEAVY & set(loaded)
+
+
+def test_no_module_has_the_name_of_something_exported():
+    """`from headcount.pruning import prune` must not be able to mean a module."""
+    taken = {f"headcount.{name}" for name in headcount.__all__}
+    for file in FILES:
+        if file.name == "__init__.py" and file.parent != SOURCE:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            exported = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+            taken |= {f"{name_of(file)}.{name}" for name in exported}
+    clashes = taken & MODULES
+    assert not clashes
+
+
+def test_no_two_classes_have_the_same_name():
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(name_of(file))
+    assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
 def test_no_module_is_called_utils():
@@ -233,6 +271,14 @@ def test_the_lock_pins_everything_exactly(repository):
 )
 def test_the_import_order_rule_complains_when_it_should(source, module, complains):
     assert bool(order_complaints(source, module)) is complains
+
+
+def test_the_entrance_rule_complains_when_it_should():
+    inside = "from headcount.pruning.search import cuts"
+    assert entrance_complaints(inside, "headcount.cli.prune")
+    assert not entrance_complaints(inside, "headcount.pruning.curve")
+    assert not entrance_complaints("from headcount.pruning import prune", "headcount.cli.prune")
+    assert not entrance_complaints("from headcount.engine.ray import Ray", "headcount.cli.setup")
 
 
 def test_relative_imports_in_a_package_start_from_the_package():
