@@ -17,10 +17,10 @@ from tiny_models import bert, marian
 
 @pytest.fixture
 def shown(repository):
-    """The names that the page's three examples define."""
+    """The names that the page's four examples define."""
     page = (repository / "docs/tasks.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "class " in block]
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         exec(block, names)
@@ -61,11 +61,19 @@ def test_the_tagging_task(shown):
     assert torch.allclose(task.losses(outputs, batch).mean(), own)  # both have two tags
 
 
+TEXTS = ["a fine dog runs", "the dull film", "a cat sleeps", "the fine cat"]
+WORDS = [
+    "chien court bien",
+    "dog film cat",
+    "film film cat",
+    "le chat",
+]  # some of which a random model happens to write
+MASKS = [["encoder.0.1"], ["cross.1.0"], ["decoder.1.2", "encoder.1.3"]]
+
+
 @pytest.fixture
 def summaries(shown, marian_tokenizer):
-    """Texts, and summaries of which a random model happens to write some words."""
-    texts = ["a fine dog runs", "the dull film", "a cat sleeps", "the fine cat"]
-    return shown.Summaries(texts, ["chien court bien", "dog film cat", "film film cat", "le chat"], marian_tokenizer)
+    return shown.Summaries(TEXTS, WORDS, marian_tokenizer)
 
 
 def expected_f1(task, model, heads_off=()):
@@ -93,7 +101,13 @@ def test_the_generating_task(summaries):
 def test_the_generating_task_under_masks(summaries):
     """It declares no drafts, so it needs nothing that drafted decoding asks for."""
     assert not hasattr(summaries, "limits")
-    model, masks = marian(), [["encoder.0.1"], ["cross.1.0"], ["decoder.1.2", "encoder.1.3"]]
-    scores = evaluate(model, summaries, masks).scores()
-    assert scores.tolist() == pytest.approx([expected_f1(summaries, model, heads) for heads in masks])
-    assert len(set(scores.tolist())) == 3  # the masks make a difference
+    model = marian()
+    scores = evaluate(model, summaries, MASKS).scores().tolist()
+    assert scores == pytest.approx([expected_f1(summaries, model, heads) for heads in MASKS])
+    assert len(set(scores)) == 3  # the masks make a difference
+
+
+def test_the_drafted_task(shown, marian_tokenizer):
+    task, model = shown.DraftedSummaries(TEXTS, WORDS, marian_tokenizer), marian()
+    scores = evaluate(model, task, MASKS).scores().tolist()
+    assert scores == pytest.approx([expected_f1(task, model, heads) for heads in MASKS])
