@@ -2,22 +2,25 @@
 
 import re
 import types
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from transformers import BertForTokenClassification
 
+import headcount
 import headcount.tasks
-from tiny_models import bert
+from headcount import evaluate
+from tiny_models import bert, marian
 
 
 @pytest.fixture
 def shown(repository):
-    """The names that the page's two examples define."""
+    """The names that the page's four examples define."""
     page = (repository / "docs/tasks.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "class " in block]
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         exec(block, names)
@@ -56,3 +59,55 @@ def test_the_tagging_task(shown):
     statistics = task.statistics(outputs, batch)
     assert task.metric.of_sums(statistics.sum(0).numpy()) == np.mean(right)
     assert torch.allclose(task.losses(outputs, batch).mean(), own)  # both have two tags
+
+
+TEXTS = ["a fine dog runs", "the dull film", "a cat sleeps", "the fine cat"]
+WORDS = [
+    "chien court bien",
+    "dog film cat",
+    "film film cat",
+    "le chat",
+]  # some of which a random model happens to write
+MASKS = [["encoder.0.1"], ["cross.1.0"], ["decoder.1.2", "encoder.1.3"]]
+
+
+@pytest.fixture
+def summaries(shown, marian_tokenizer):
+    return shown.Summaries(TEXTS, WORDS, marian_tokenizer)
+
+
+def expected_f1(task, model, heads_off=()):
+    """Decoded one by one, with the words counted one by one; 0, 2 and 3 are <pad>, </s> and <unk>."""
+    shared = total = 0
+    for i in range(len(task)):
+        batch = task.batch([i])
+        with torch.inference_mode(), headcount.masked(model, off=heads_off):
+            (written,) = task.decode(model, batch).tolist()
+        words, reference = ([id for id in ids if id not in (0, 2, 3)] for ids in (written, batch.labels[0].tolist()))
+        shared += sum(min(words.count(id), count) for id, count in Counter(reference).items())
+        total += len(words) + len(reference)
+    return 2 * shared / total
+
+
+def test_the_generating_task(summaries):
+    model = marian()
+    assert summaries.check(model) == []
+    outcomes = evaluate(model, summaries)
+    assert outcomes.values.shape == (1, 4, 3)
+    assert outcomes.values[0, :, 2].tolist() == [3, 3, 3, 2]  # words of the references
+    assert 0 < outcomes.scores()[0] == pytest.approx(expected_f1(summaries, model))
+
+
+def test_the_generating_task_under_masks(summaries):
+    """It declares no drafts, so it needs nothing that drafted decoding asks for."""
+    assert not hasattr(summaries, "limits")
+    model = marian()
+    scores = evaluate(model, summaries, MASKS).scores().tolist()
+    assert scores == pytest.approx([expected_f1(summaries, model, heads) for heads in MASKS])
+    assert len(set(scores)) == 3  # the masks make a difference
+
+
+def test_the_drafted_task(shown, marian_tokenizer):
+    task, model = shown.DraftedSummaries(TEXTS, WORDS, marian_tokenizer), marian()
+    scores = evaluate(model, task, MASKS).scores().tolist()
+    assert scores == pytest.approx([expected_f1(task, model, heads) for heads in MASKS])
