@@ -19,7 +19,7 @@ ORDER = (
     *("errors", "heads", "signature", "anatomy", "mask", "capture", "surgery"),
     *("stats", "tasks", "evaluate", "engine"),
     *("ablation", "importance", "bench", "pruning", "gates", "roles", "dynamics"),
-    *("report", "demo", "cli"),
+    *("reporting", "demo", "cli"),
 )
 PRINTING = {"demo", "cli"}
 HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn", "typer"}
@@ -218,8 +218,8 @@ def test_the_lock_pins_everything_exactly(repository):
         ("from headcount.surgery import carve", "headcount.surgery.remove", False),
         ("from headcount.surgery import remove", "headcount.mask", True),
         ("def later():\n    import headcount.cli", "headcount.mask", True),
-        ("if TYPE_CHECKING:\n    from headcount.report import build", "headcount.stats", True),
-        ("from ..report import build", "headcount.tasks.base", True),
+        ("if TYPE_CHECKING:\n    from headcount.reporting import page", "headcount.stats", True),
+        ("from ..reporting import page", "headcount.tasks.base", True),
         ("from . import data", "headcount.tasks.base", False),
         ("from .. import cli", "headcount.tasks.base", True),
         ("importlib.import_module('headcount.cli')", "headcount.heads", True),

@@ -38,7 +38,7 @@ _WHERE = {
     "train_gates": "gates",
     "find_roles": "roles",
     "track": "dynamics",
-    "report": "report",
+    "report": "reporting",
 }
 
 __version__ = "0.1.0"
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from headcount.pruning import Pruned as Pruned
     from headcount.pruning import pruning_curve as pruning_curve
     from headcount.pruning.prune import prune as prune
-    from headcount.report import report as report
+    from headcount.reporting import report as report
     from headcount.roles import find_roles as find_roles
     from headcount.surgery import load as load
     from headcount.surgery import remove as remove

@@ -6,8 +6,8 @@ import pytest
 
 import made_up_runs as made_up
 import page_reading as reading
-from headcount.report import report, scatter_svg
-from headcount.report.chart import ticks
+from headcount.reporting import report, scatter_svg
+from headcount.reporting.charts import ticks
 from headcount.tasks import metrics
 
 
@@ -184,7 +184,6 @@ def test_ticks_are_few_and_inside(low, high):
 
 
 def test_metrics_are_known_as_the_tasks_know_them():
-    from headcount.report import words
 
     every = metrics.CLASSIFICATION | metrics.LANGUAGE | metrics.TRANSLATION
     assert {name for name, one in every.items() if not one.higher_is_better} == words.LOWER_IS_BETTER

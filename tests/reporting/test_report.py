@@ -30,8 +30,8 @@ from headcount import (
     pruning_curve,
     report,
 )  # fmt: skip
-from headcount.report.build import html
-from headcount.report.reading import read
+from headcount.reporting.page import html
+from headcount.reporting.runs import read
 
 NASTY = "</title></script><img src=x onerror=alert(1)><b>'\"&\u2028\u202e\x00\ud800"
 
@@ -331,5 +331,5 @@ def test_a_score_that_falls_to_nothing_is_drawn_in_equal_steps():
 
 
 def test_a_report_needs_no_torch():
-    code = "import sys; from headcount.report import report; sys.exit('torch' in sys.modules)"
+    code = "import sys; from headcount.reporting import report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
