@@ -75,9 +75,9 @@ def _layer_charts(run: RunRecord) -> list[Markup]:
 def _layers_found(run: RunRecord) -> str:
     layers, harmed = len(run.rows("layers")), len(harmed_layers(run))
     apart = (
-        "The heads were selected on other data than they are tested on."
+        "Heads were selected and tested on different data."
         if run.content.get("chosen_apart")
-        else "The best of many heads is tested on the data it was selected on, so p is optimistic."
+        else "Each head was selected as the best and tested on the same data, so p is optimistic."
     )
     return f"{layers - harmed} of {layers} layers show no significant loss with a single head. {apart}"
 

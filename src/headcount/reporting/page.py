@@ -152,7 +152,7 @@ def _task(task: dict[str, Any]) -> str:
 
 
 def _not_measured(model: ModelRuns) -> Markup | None:
-    measured = {run.command.split()[0] for run in model.runs if run.finished}
+    measured = {run.command.partition(" ")[0] for run in model.runs if run.finished}
     missing = [(name, tag("code", line)) for command, (name, line) in AVAILABLE.items() if command not in measured]
     columns: Columns = {"not measured": lambda pair: pair[0], "command:": lambda pair: pair[1]}
     return folded("What is not in this report", table(columns, missing)) if missing else None

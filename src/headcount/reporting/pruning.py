@@ -97,7 +97,7 @@ def _how_far(run: RunRecord) -> str:
         return ""
     return (
         f"On {run.data()}, the whole model has {run.metric.name} {run.metric.score(run.number('base'))}. "
-        f"No significant loss up to {', '.join(shares)} of the heads removed."
+        f"Heads removed before the loss is significant: {', '.join(shares)}."
     )
 
 
@@ -158,7 +158,7 @@ def _budget(run: RunRecord) -> tuple[float, str] | None:
 
 def _search_result(run: RunRecord) -> str:
     return (
-        f"For a budget of {run.metric.limit(run.number('max_drop'))}, {run.text('method') or 'search'} tried "
+        f"Within the budget ({run.metric.limit(run.number('max_drop'))}), {run.text('method') or 'search'} tried "
         f"{len(tried(run))} cuts and removed {len(run.listed('removed'))} of {run.total_heads} heads."
     )
 

@@ -34,13 +34,13 @@ def gates(model: ModelRuns) -> Markup | None:
 def _gates_found(run: RunRecord) -> Markup:
     if not run.finished:
         return tag("p", "The training so far.")
-    metric = run.metric
+    before, after = (run.metric.score(run.number(key)) for key in ("before", "after"))
+    removed, left = len(run.listed("removed")), numbers.count(run.number("left"))
     return tag(
         "p",
         sentences(
-            f"{len(run.listed('removed'))} heads closed and were removed, {numbers.count(run.number('left'))} are "
-            f"left. {capital(metric.name)} {metric.score(run.number('before'))} before, "
-            f"{metric.score(run.number('after'))} after, on {run.data('test')}. "
+            f"{removed} gates closed and their heads were removed; {left} heads are left.",
+            f"{capital(run.metric.name)} {before} before, {after} after, on {run.data('test')}.",
             f"{numbers.share(run.number('decided'))} of the gates ended within 0.01 of 0 or 1.",
             *run.texts("remarks"),
         ),
