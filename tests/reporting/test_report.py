@@ -32,6 +32,7 @@ from headcount import (
 )  # fmt: skip
 from headcount.reporting.page import html
 from headcount.reporting.runs import read
+from headcount.tasks import metrics
 
 NASTY = "</title></script><img src=x onerror=alert(1)><b>'\"&\u2028\u202e\x00\ud800"
 
@@ -313,6 +314,26 @@ def test_results_of_functions_are_taken_too(tmp_path):
     ]
     (chart,) = reading.charts(page, "accuracy as heads are removed")
     assert len(reading.marks(chart)) == 3
+
+
+class Told:
+    """A result that can be told as JSON, and has its metric and signature beside it."""
+
+    def __init__(self, content, metric):
+        self.content, self.metric, self.signature = content, metric, {"command": content["command"]}
+
+    def to_json(self):
+        return self.content
+
+
+def test_a_result_is_its_json_and_its_metric():
+    prune = made_up.run_json("prune")
+    assert page_of(Told(prune, None)) == page_of(prune)  # `points` of a metric are not those of a curve
+    less = metrics.LANGUAGE["perplexity"]
+    unsaid = ("metric", "higher_is_better", "points", "relative")
+    bare = {key: item for key, item in made_up.run_json("ablate").items() if key not in unsaid}
+    assert "(0 for the worse, 2 for the better)" in page_of(Told(bare, less))
+    assert "change of perplexity" in page_of(Told(bare, less))
 
 
 def test_scores_alone(tmp_path):
