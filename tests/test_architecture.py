@@ -21,7 +21,7 @@ ORDER = (
     *("errors", "heads", "files", "runs", "structure", "intervene", "surgery", "export"),
     *("stats", "tasks", "engine", "evaluation", "training"),
     *("ablation", "scoring", "bench", "pruning", "gates", "roles", "dynamics"),
-    *("report", "demo", "cli"),
+    *("reporting", "demo", "cli"),
 )
 PRINTING = {"demo", "cli"}
 HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn", "typer"}
@@ -256,8 +256,8 @@ def test_the_lock_pins_everything_exactly(repository):
         ("from headcount.surgery import carve", "headcount.surgery.removal", False),
         ("from headcount.surgery import remove", "headcount.intervene.masking", True),
         ("def later():\n    import headcount.cli", "headcount.intervene.masking", True),
-        ("if TYPE_CHECKING:\n    from headcount.report import build", "headcount.stats", True),
-        ("from ..report import build", "headcount.tasks.task", True),
+        ("if TYPE_CHECKING:\n    from headcount.reporting import page", "headcount.stats", True),
+        ("from ..reporting import page", "headcount.tasks.task", True),
         ("from . import data", "headcount.tasks.task", False),
         ("from .. import cli", "headcount.tasks.task", True),
         ("importlib.import_module('headcount.cli')", "headcount.heads", True),

@@ -16,9 +16,9 @@ import made_up_runs as made_up
 import tiny_models
 from headcount import HeadcountError, load, save
 from headcount.cli.loading import load_tokenizer
-from headcount.report.build import html
-from headcount.report.reading import read
-from headcount.report.scatter import scatter_svg
+from headcount.reporting import scatter_svg
+from headcount.reporting.page import html
+from headcount.reporting.runs import read
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
 
@@ -231,7 +231,7 @@ def test_markup_in_gates_under_way_and_in_paths_stays_text(tmp_path):
 
 
 def test_markup_in_a_picture_stays_text():
-    picture = scatter_svg([(NASTY, 0.1, 0.2), ("encoder.0.1", -0.1, 0.0)], NASTY, NASTY, NASTY, NASTY)
+    picture = scatter_svg([(NASTY, 0.1, 0.2), ("encoder.0.1", -0.1, 0.0)], NASTY, NASTY, NASTY)
     elements = {element.tag.rpartition("}")[2] for element in Tree.fromstring(picture).iter()}
     assert "svg" in elements
     assert not {"script", "img", "foreignObject", "image"} & elements

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headcount.report.assets import standalone
-from headcount.report.chart import WIDTH, Axes, drawing, spread, words
-from headcount.report.markup import Markup, join, tag
+from headcount.reporting import WIDTH, Axes, Markup, drawing, join, padded_range, standalone, tag, text_at
 
 ROW = 14.0  # of the legend
 
@@ -29,7 +27,7 @@ def curves(lines: Sequence[Line], up: str, across: str = "heads pruned", y_perce
     shown = [[(x, y) for x, y in line.points if np.isfinite(y)] for line in lines]
     top = 8.0 + ROW * -(-len(lines) // 2)
     axes = Axes(
-        (0.0, 1.0), spread([0.0, *(y for some in shown for _, y in some)], 0.04), 222.0 + top, top=top, right=18
+        (0.0, 1.0), padded_range([0.0, *(y for some in shown for _, y in some)], 0.04), 222.0 + top, top=top, right=18
     )
     drawn = [axes.frame(across, up, x_percent=True, y_percent=y_percent)]
     for place, (line, some) in enumerate(zip(lines, shown, strict=True)):
@@ -38,7 +36,7 @@ def curves(lines: Sequence[Line], up: str, across: str = "heads pruned", y_perce
             tag("polyline", points=" ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in some), fill="none", **style)
         )
         x, y = 48 + 156 * (place % 2), 10 + ROW * (place // 2)
-        drawn.append(join(tag("line", x1=x, x2=x + 18, y1=y - 3, y2=y - 3, **style), words(x + 23, y, line.name)))
+        drawn.append(join(tag("line", x1=x, x2=x + 18, y1=y - 3, y2=y - 3, **style), text_at(x + 23, y, line.name)))
     return standalone(drawing(axes.height, *drawn, label=f"{up} against {across}"))
 
 

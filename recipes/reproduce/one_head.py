@@ -11,7 +11,7 @@ from recipes.reproduce.markdown import HUNDREDS, metric_name, points, score, tab
 from recipes.reproduce.results import Results
 
 from headcount.heads import Head
-from headcount.report.scatter import scatter_svg
+from headcount.reporting import scatter_svg
 from headcount.stats.tests import Correlation, correlation
 
 ALPHA = 0.01  # M19's
@@ -101,7 +101,8 @@ def domains(results: Results, figures: dict[str, str]) -> str:
         here, other = results.of("ablate")[name], results.of("other")[name]
         file, metric = f"{_file(name)}-domains.svg", here["metric"]
         dots = [(a["head"], a["change"], b["change"]) for a, b in zip(here["heads"], other["heads"], strict=True)]
-        figures[file] = scatter_svg(dots, "in domain", "out of domain", f"{name}, {metric_name(metric)}", metric)
+        digits = 2 if metric in HUNDREDS else 4
+        figures[file] = scatter_svg(dots, "in domain", "out of domain", f"{name}, {metric_name(metric)}", digits)
         pictures.append(f"![{name}: effect of each head in and out of domain](figures/{file})")
         bases = f"{score(here['base'], metric)} / {score(other['base'], metric)}"
         size = f"{here['n']} / {other['n']}"

@@ -36,7 +36,7 @@ _WHERE = {
     "train_gates": "gates",
     "find_roles": "roles",
     "track": "dynamics",
-    "report": "report",
+    "report": "reporting",
 }
 
 __version__ = "0.1.0"
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from headcount.pruning import Pruned as Pruned
     from headcount.pruning import prune as prune
     from headcount.pruning import pruning_curve as pruning_curve
-    from headcount.report import report as report
+    from headcount.reporting import report as report
     from headcount.roles import find_roles as find_roles
     from headcount.scoring import Scores as Scores
     from headcount.scoring import importance as importance

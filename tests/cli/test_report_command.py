@@ -51,17 +51,17 @@ def test_what_commands_write_is_what_the_report_shows(headcount, place, tmp_path
     root = reading.tree(page)
     assert len(list(root.iter("article"))) == 1
     assert [reading.said(title) for title in root.iter("h2")] == [
-        *("Which heads matter", "One head per layer", "How many heads can go", "Layers before and after", "Speed"),
-        *("The same heads on other data", "Evaluated", "Where the numbers come from"),
+        *("Which heads matter", "One head per layer", "How many heads can be removed", "Layers before and after"),
+        *("Speed", "The same heads on other data", "Evaluations", "Where the numbers come from"),
     ]
     ablation = json.loads((tmp_path / "ablation" / "run.json").read_text())
     assert f"headcount ablate {model} --data {dev} --out ablation" in reading.said(root)
     (chart,) = reading.charts(page, "encoder heads: change of accuracy")
     assert [mark.lines[0] for mark in reading.marks(chart)] == [row["head"] for row in ablation["heads"]]
-    assert "24 examples of dev.tsv" in page
+    assert "24 examples from dev.tsv" in page
     pruned = json.loads((tmp_path / "small" / "run.json").read_text())
-    (layers,) = reading.charts(page, "heads that are left")
-    gone = [mark.lines[0] for mark in reading.marks(layers) if "gone" in mark.classes]
+    (layers,) = reading.charts(page, "remaining heads")
+    gone = [mark.lines[0] for mark in reading.marks(layers) if "removed" in mark.classes]
     assert gone == pruned["removed"]
     assert sorted(pruned["removed"] + pruned["kept"]) == [row["head"] for row in ablation["heads"]]
     assert sum(row["chosen"] for row in pruned["tried"]) == 1
@@ -74,7 +74,7 @@ def test_the_report_lies_in_the_first_run_by_default(headcount, place, tmp_path)
     done = headcount("report", run)
     assert done.code == 0
     assert str(run / "report.html") in done.out
-    assert "Evaluated" in (run / "report.html").read_text(encoding="utf-8")
+    assert "Evaluations" in (run / "report.html").read_text(encoding="utf-8")
     assert headcount(*ask).code == 0  # the run can still be used
 
 
@@ -83,8 +83,8 @@ def test_refusals_are_one_sentence(headcount, tmp_path):
     (tmp_path / "run.json").write_text("{")
     for words, why in (
         ((tmp_path / "nowhere",), "does not exist"),
-        ((tmp_path,), "is no run of headcount, or damaged"),
-        ((tmp_path / "notes.txt",), "is no run of headcount, or damaged"),
+        ((tmp_path,), "run.json is damaged"),
+        ((tmp_path / "notes.txt",), "notes.txt is damaged"),
     ):
         done = headcount("report", *words, "-o", tmp_path / "report.html")
         assert (done.code, done.out) == (1, "")

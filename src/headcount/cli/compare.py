@@ -32,7 +32,7 @@ def compare(
     from headcount.cli.console import compare_table, console, print_json, progress
     from headcount.cli.loading import run_of
     from headcount.files import write_whole
-    from headcount.report import scatter_svg
+    from headcount.reporting import scatter_svg
 
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
@@ -44,7 +44,8 @@ def compare(
         if setup.out is not None:
             points = [(row["head"], row["change"], row["change_against"]) for row in result["heads"]]
             caption = f"{task.metric.name}, Pearson r {result['pearson']:.2f}"
-            picture = scatter_svg(points, Path(data).name, Path(against).name, caption, task.metric.name)
+            digits = 2 if task.metric.points >= 1 and not task.metric.relative else 4
+            picture = scatter_svg(points, Path(data).name, Path(against).name, caption, digits)
             write_whole(Path(setup.out) / "scatter.svg", picture.encode())
     print_json(result) if setup.as_json else compare_table(result, task.metric)()
     if setup.out is not None and not setup.as_json:

@@ -30,7 +30,7 @@ def report(
 
       headcount report ablation scores curve small speed -o report.html
     """
-    from headcount.report import report as write
+    from headcount.reporting import report as write
 
     first = Path(runs[0])
     file = Path(out) if out is not None else (first if first.is_dir() else first.parent) / "report.html"

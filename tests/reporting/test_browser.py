@@ -58,8 +58,8 @@ def test_pointing_at_a_head_shows_its_numbers(page):
     page.point_at(CELL)
     told = page.run(TIP)
     assert told.startswith("encoder.1.1")
-    assert "without it: \u22120.0800 accuracy (95% \u22120.0900 to \u22120.0700)" in told
-    assert "importance, gradient" in told
+    assert "without it: \u22120.0800 accuracy (95% interval \u22120.0900 to \u22120.0700)" in told
+    assert "importance (gradient)" in told
     inside = page.run(
         "const box = document.getElementById('tip').getBoundingClientRect();"
         "return box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.bottom <= innerHeight;"

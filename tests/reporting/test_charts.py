@@ -6,9 +6,9 @@ import pytest
 
 import made_up_runs as made_up
 import page_reading as reading
-from headcount.report.build import report
-from headcount.report.chart import ticks
-from headcount.report.scatter import scatter_svg
+from headcount.reporting import report, scatter_svg
+from headcount.reporting.charts import ticks
+from headcount.reporting.numbers import MetricFormat
 from headcount.tasks import metrics
 
 
@@ -54,7 +54,7 @@ def test_pointing_at_a_head_tells_all_that_is_known_of_it(page):
     (mark,) = [mark for mark in reading.marks(chart) if mark.lines[0] == "encoder.0.1"]
     words = "\n".join(mark.lines)
     assert "without it: \u22120.0010" in words
-    assert "importance, gradient: 0.06 (0.18 in its layer), number 19 of 24" in words
+    assert "importance (gradient): 0.06 (0.18 within its layer), rank 19 of 24" in words
     assert "role: positional -1, 91% (baseline 35%)" in words
     assert "removed by prune" in words
     assert mark.classes[-1] == f"s{round(8 * 0.06 / 0.24)}"
@@ -101,9 +101,9 @@ def test_the_search_shows_every_cut_and_rings_the_chosen_one(page):
 
 
 def test_layers_show_who_stays(page):
-    first, second = reading.charts(page, "heads that are left, layer by layer")  # of prune and of gates
+    first, second = reading.charts(page, "remaining heads, layer by layer")  # of prune and of gates
     for chart, removed in ((first, made_up.REMOVED), (second, made_up.HEADS[:15])):
-        gone = {mark.attributes["data-head"]: "gone" in mark.classes for mark in reading.marks(chart)}
+        gone = {mark.attributes["data-head"]: "removed" in mark.classes for mark in reading.marks(chart)}
         kept = set(made_up.HEADS) - set(removed)
         assert gone == {head: head not in kept for head in made_up.HEADS}
         counts = [reading.said(text) for text in chart.iter(f"{reading.SVG}text") if "→" in reading.said(text)]
@@ -117,12 +117,12 @@ def test_speed_stands_beside_its_limit(page):
     rows = made_up.bench()["rows"]
     dots = [factor * float(mark.attributes["cx"]) + offset for mark in reading.marks(chart)]
     assert dots == pytest.approx([row["speedup"] for row in rows], abs=0.002)
-    assert "above it" not in page
+    assert "Speedups above it" not in page
     limits = [line for line in chart.iter(f"{reading.SVG}line") if line.get("class") == "limit"]
     assert [factor * float(line.attrib["x1"]) + offset for line in limits] == pytest.approx([1.23] * 3, abs=0.002)
 
 
-@pytest.mark.parametrize(("low", "words"), [(1.1, "within its interval, by chance"), (1.3, "More than it is possible")])
+@pytest.mark.parametrize(("low", "words"), [(1.1, "within their interval"), (1.3, "memory and caches")])
 def test_more_speed_than_flops_allow_is_explained(tmp_path, low, words):
     content = made_up.run_json("bench")
     content["rows"][0] |= {"speedup": 1.4, "low": low, "high": 1.5, "limit": 1.23}
@@ -143,10 +143,10 @@ def test_checkpoints_and_gates_are_drawn(page):
     wanted = [p["relative"] for shot in shots for p in shot["points"] if p["method"] == "gradient"]
     assert [y for _, _, y in reading.values(by_importance)] == pytest.approx(wanted, abs=0.005)
     assert len(reading.values(at_random)) == len(wanted)
-    (gates,) = reading.charts(page, "Gates that are open")
+    (gates,) = reading.charts(page, "Open gates")
     notes = [note["open"] for stage in made_up.gates()["stages"] for note in stage["notes"]]
     assert [y for _, _, y in reading.values(gates)] == pytest.approx(notes, abs=0.1)
-    steps = [x for _, x, _ in reading.values(gates)]  # the second stage goes on where the first one ended
+    steps = [x for _, x, _ in reading.values(gates)]  # the second stage starts where the first one ended
     assert steps == pytest.approx([*range(0, 101, 10), *range(100, 201, 10)], abs=1)
 
 
@@ -164,8 +164,8 @@ def test_roles_that_no_head_has_are_told_by_the_heads_that_come_closest(tmp_path
     content = made_up.run_json("roles")
     content |= {"heads": [], "best": content["heads"][:2]}
     page = report([made_up.write(tmp_path / "run", content)], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "the table has those that come closest" in page
-    assert not reading.charts(page, "heads and their roles")
+    assert "come closest" in page
+    assert not reading.charts(page, "heads: roles")
     assert "by None" not in page
 
 
@@ -184,11 +184,87 @@ def test_ticks_are_few_and_inside(low, high):
     assert found[-1] <= high + 1e-9
 
 
-def test_metrics_are_known_as_the_tasks_know_them():
-    from headcount.report import words
+# ------------------------------------------------------------------------------------------------- which way is better
 
-    every = metrics.CLASSIFICATION | metrics.LANGUAGE | metrics.TRANSLATION
-    assert {name for name, one in every.items() if not one.higher_is_better} == words.LOWER_IS_BETTER
-    assert {name for name, one in every.items() if one.relative} == words.RELATIVE
-    assert {name for name, one in every.items() if one.points >= 1} == words.HUNDREDS
-    assert all(words.point(name) == one.points for name, one in every.items() if not one.relative)
+
+@pytest.mark.parametrize("metric", (metrics.CLASSIFICATION | metrics.LANGUAGE | metrics.TRANSLATION).values())
+def test_a_metric_is_read_as_the_tasks_define_it(metric):
+    keys = {name: getattr(metric, name) for name in ("higher_is_better", "points", "relative")}
+    found = MetricFormat.of({"metric": metric.name, **keys})
+    worse = -1 if metric.higher_is_better else 1
+    unit = metric.points * (0.8 if metric.relative else 1)
+    assert found.allowed(2.0, base=0.8) == pytest.approx(2 * worse * unit)
+    assert [found.points_lost(3 * change, base=0.8) for change in (unit, -unit)] == pytest.approx(
+        [3, 0] if worse > 0 else [0, 3]
+    )
+    assert [found.is_worse(change) for change in (-1.0, 0.0, 1.0)] == [worse < 0, False, worse > 0]
+
+
+def mirrored(value):
+    """A run in which every score and change has the other sign: as good, if lower is better."""
+    if isinstance(value, list):
+        return [mirrored(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ends = {"low": "high", "high": "low", "change_low": "change_high", "change_high": "change_low"}
+    numbers = {ends.get(key, key): -value[key] for key in value if key in ("score", "change", "base", *ends)}
+    return {key: mirrored(item) for key, item in value.items()} | numbers
+
+
+def pages(tmp_path, name, **more):
+    """A report on a run, and one on the same run of a user's own metric of which less is better."""
+    less = mirrored(made_up.run_json(name, **more)) | {"metric": "word_errors", **made_up.METRICS["word_errors"]}
+    runs = [made_up.run_json(name, **more), less]
+    return [report(run, tmp_path / "report.html").read_text(encoding="utf-8") for run in runs]
+
+
+def test_effects_are_coloured_and_counted_by_what_the_run_says_is_better(tmp_path):
+    both = pages(tmp_path, "ablate")
+    charts = [reading.charts(page, "encoder heads: change of")[0] for page in both]
+    more, less = ({mark.lines[0]: mark.classes[-1] for mark in reading.marks(chart)} for chart in charts)
+    assert more == less
+    assert {"w5", "w2"} <= set(less.values())
+    for page in both:
+        assert "(2 for the worse, 0 for the better)" in page
+        assert f"without {made_up.HEADS[7]}." in page
+
+
+def test_a_small_improvement_is_blue_whichever_way_it_points(tmp_path):
+    row = {"head": "encoder.0.0", "score": 1.0, "p": 0.5, "p_holm": 1.0, "low": -1.0, "high": 1.0}
+    for page, change in zip(
+        pages(tmp_path, "ablate", heads=[{**row, "change": 0.3}, {**row, "head": "encoder.0.1", "change": -0.1}]),
+        ("+", "\u2212"),
+        strict=True,
+    ):
+        (chart,) = reading.charts(page, "encoder heads: change of")
+        assert [mark.classes[-1] for mark in reading.marks(chart)] == ["b5", "w2"]
+        assert f"{change}0.3000: better" in page
+
+
+@pytest.mark.parametrize("name", ["all-but-one", "curve"])
+def test_losses_are_counted_by_what_the_run_says_is_better(tmp_path, name):
+    more, less = (reading.said(next(reading.tree(page).iter("h1"))) for page in pages(tmp_path, name))
+    assert more.replace("accuracy", "word_errors") == less
+    assert ("3 of 4 layers" if name == "all-but-one" else "29% of the heads") in less
+
+
+def test_layers_that_lose_have_the_same_colour_whichever_way_it_points(tmp_path):
+    more, less = (reading.charts(page, "best head alone")[0] for page in pages(tmp_path, "all-but-one"))
+    classes = [[mark.classes[-1] for mark in reading.marks(chart)] for chart in (more, less)]
+    assert classes[0] == classes[1] == ["c6", "c6", "c6", "c1"]
+
+
+def test_the_budget_lies_on_the_worse_side(tmp_path):
+    for page, sign in zip(pages(tmp_path, "prune"), (-1, 1), strict=True):
+        (chart,) = reading.charts(page, "with each cut")
+        (budget,) = [line for line in chart.iter(f"{reading.SVG}line") if line.get("class") == "ruler"]
+        factor, offset = reading.scale(chart, "y")
+        assert factor * float(budget.attrib["y1"]) + offset == pytest.approx(sign * 0.005, abs=2e-4)
+
+
+def test_higher_is_better_where_a_run_does_not_say(tmp_path):
+    content = made_up.run_json("ablate")
+    for key in ("higher_is_better", "points", "relative"):
+        del content[key]
+    page = report(content | {"metric": "my_metric"}, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "(2 for the worse, 0 for the better)" in page

@@ -1,4 +1,4 @@
-// Every mark of a chart says its <title>: by mouse, by touch, and by keyboard (Tab to a chart, then the arrow keys).
+// Every mark of a chart shows its <title>: by mouse, by touch, and by keyboard (Tab to a chart, then the arrow keys).
 "use strict";
 const tip = document.getElementById("tip");
 let shown = null;

@@ -1,0 +1,243 @@
+"""What each head does: heat maps of its effect when it is off, its importance, and its role."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from headcount.heads import Head
+from headcount.reporting import layer_maps, numbers
+from headcount.reporting.markup import (
+    Columns,
+    Markup,
+    capital,
+    figure,
+    figures,
+    folded,
+    legend,
+    listing,
+    section,
+    sentences,
+    table,
+)
+from headcount.reporting.numbers import number
+from headcount.reporting.runs import ModelRuns, RunRecord, mapping, parse
+
+ROLE_COLOURS = {"positional": "r0", "syntactic": "r1", "rare": "r2", "idle": "r3"}
+OTHER_ROLE = "r4"
+
+
+def heads(model: ModelRuns) -> Markup | None:
+    """Ablations and importance in one section: pointing at a head shows everything known about it."""
+    ablations = [run for run in model.of("ablate") if run.heads]
+    scores = [run for run in model.of("importance") if run.heads]
+    if not ablations and not scores:
+        return None
+    maps = [_effect_maps(run, model) for run in ablations] + [_importance_maps(run, model) for run in scores]
+    if all(len(some) == 1 for some in maps):  # one attention kind: side by side
+        maps = [[picture for some in maps for picture in some]]
+    return section(
+        "Which heads matter",
+        *map(figures, maps),
+        _numbers(ablations, scores),
+        summary=sentences(*map(_effects, ablations), *map(_most_important, scores)),
+    )
+
+
+def _maps(
+    model: ModelRuns,
+    heads: Iterable[Head],
+    title: str,
+    what: str,
+    colour: Callable[[Head], str],
+    key: Markup,
+    note: str,
+    letter: Callable[[Head], str] = lambda head: "",
+) -> list[Markup]:
+    """One heat map for each attention kind."""
+    shown = list(heads)
+    found = layer_maps.kinds(shown)
+    return [
+        figure(
+            f"{title}: {kind}" if len(found) > 1 else title,
+            layer_maps.heat_map(
+                [head for head in shown if head.kind == kind], colour, model.tip, f"{kind} heads: {what}",
+                letter=letter, width=model.width(kind),
+            ),
+            key,
+            note=note,
+        )
+        for kind in found
+    ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------------- effects
+
+
+def _effect_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
+    metric, strong = run.metric, significant(run)
+    values = {head: number(row.get("change")) for head, row in run.heads.items()}
+    most = max((abs(value) for value in values.values() if value is not None), default=0.0)
+
+    def colour(head: Head) -> str:
+        value = values[head]
+        return layer_maps.diverging(value, most, value is not None and metric.is_worse(value))
+
+    worse, better = (metric.change(-sign * metric.sign * most) for sign in (1, -1))
+    ends = (f"{worse}: worse", "0", f"{better}: better") if most else ("", "0: no change", "")
+    what = f"change of {metric.name} without each"
+    return _maps(
+        model, run.heads, f"{capital(what)} head", what, colour,
+        layer_maps.colour_scale(layer_maps.DIVERGING, *ends),
+        f"{run.data()}; rows are layers, columns are heads; \u2022 significant after correction",
+        letter=lambda head: "\u2022" if head in strong else "",
+    )  # fmt: skip
+
+
+def significant(run: RunRecord) -> set[Head]:
+    """Heads whose effect is significant after correction, as the run says."""
+    if "significant" in run.content:
+        return set(run.listed("significant")) & set(run.heads)
+    return {head for head, row in run.heads.items() if (p := number(row.get("p_holm"))) is not None and p < 0.05}
+
+
+def _effects(run: RunRecord) -> str:
+    metric, total, strong = run.metric, len(run.heads), sorted(significant(run))
+    changes = {head: number(row.get("change")) or 0.0 for head, row in run.heads.items()}
+    harmful = sum(metric.is_worse(changes[head]) for head in strong)
+    worst = metric.worst(changes)
+    found = f"none of {total} heads has a significant effect."
+    if strong:
+        found = (
+            f"{len(strong)} of {total} heads {'has' if len(strong) == 1 else 'have'} a significant effect "
+            f"({harmful} for the worse, {len(strong) - harmful} for the better): {listing(strong)}."
+        )
+    found = f"Ablated one at a time on {run.data()}, {found}"
+    if not metric.is_worse(changes[worst]):
+        return found
+    return (
+        f"{found} The whole model has {metric.name} {metric.score(run.number('base'))}; the largest loss is "
+        f"{metric.change(changes[worst])}, without {worst}."
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- importance
+
+
+def _importance_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
+    key = "normalized" if run.text("order_by") == "normalized" else "score"
+    values = {head: number(row.get(key)) for head, row in run.heads.items()}
+    most = max((value for value in values.values() if value is not None), default=0.0)
+    method = run.text("method") or "score"
+    return _maps(
+        model, run.heads, f"Importance ({method})", f"importance by {method}",
+        lambda head: layer_maps.sequential(values[head], most),
+        layer_maps.colour_scale(layer_maps.SEQUENTIAL, "0: unimportant", "", f"{numbers.short(most)}: important"),
+        f"{run.data()}; {'l2-normalized within each layer' if key == 'normalized' else 'raw scores'}",
+    )  # fmt: skip
+
+
+def _most_important(run: RunRecord) -> str:
+    order = run.listed("order")
+    if not order:
+        return ""
+    convergence = mapping(run.content.get("convergence"))
+    stable = number(convergence.get("stable_at"))
+    settled = "The order is not stable yet: score more examples." if convergence else ""
+    if stable:
+        settled = f"The order is stable: two estimates from {numbers.count(stable)} examples each agree."
+    return sentences(f"The most important heads by {run.text('method')}: {listing(order[::-1][:3])}.", settled)
+
+
+def _numbers(ablations: list[RunRecord], scores: list[RunRecord]) -> Markup:
+    """All the numbers behind the maps."""
+    columns: dict[str, Any] = {"head": str}
+    for run in ablations:
+        of = f", {run.data()}" if len(ablations) > 1 else ""
+        columns |= {f"{name}{of}": partial(cell, run) for name, cell in _EFFECT_COLUMNS.items()}
+    for run in scores:
+        columns[f"importance ({run.text('method') or 'score'})"] = partial(_score, run)
+    every = sorted({head for run in [*ablations, *scores] for head in run.heads})
+    strong = {head for run in ablations for head in significant(run)}
+    return folded(f"Numbers for all {len(every)} heads", table(columns, every, lambda head: head in strong))
+
+
+def _row(run: RunRecord, head: Head) -> dict[str, Any]:
+    return run.heads.get(head, {})
+
+
+def _score(run: RunRecord, head: Head) -> str:
+    return numbers.short(_row(run, head).get("score"))
+
+
+_EFFECT_COLUMNS: dict[str, Callable[[RunRecord, Head], str]] = {
+    "change": lambda run, head: run.metric.change(_row(run, head).get("change")),
+    "95% interval": lambda run, head: run.metric.change_interval(_row(run, head)),
+    "p": lambda run, head: numbers.p_value(_row(run, head).get("p")),
+    "p (Holm)": lambda run, head: numbers.p_value(_row(run, head).get("p_holm")),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------- roles
+
+
+def roles(model: ModelRuns) -> Markup | None:
+    """Heads that attend to a neighbour, to a related word, to the rarest word, or to nothing in particular (V19)."""
+    runs = [run for run in model.of("roles") if "heads" in run.content]
+    if not runs:
+        return None
+    maps = [picture for run in runs if with_role(run) for picture in _role_maps(run, model)]
+    tables = [part for run in runs for part in (_role_numbers(run), _closest(run))]
+    return section("Roles", figures(maps), *tables, summary=sentences(*map(_roles_found, runs)))
+
+
+def with_role(run: RunRecord) -> list[tuple[Head, dict[str, Any]]]:
+    """Heads that have a role, each with the row that says so."""
+    named = ((parse(row.get("head")), row) for row in run.rows("heads") if isinstance(row.get("role"), str))
+    return [(head, row) for head, row in named if head is not None and row["role"] not in ("", "none")]
+
+
+def _role_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
+    first: dict[Head, str] = {}
+    for head, row in with_role(run):
+        first.setdefault(head, row["role"])
+    letters = {role: role[:1].upper() for role in first.values()}
+    key = [(ROLE_COLOURS.get(role, OTHER_ROLE), f"{letter}: {role}") for role, letter in sorted(letters.items())]
+    return _maps(
+        model, sorted({*first, *run.heads, *model.heads}), "Heads with a role", "roles",
+        lambda head: ROLE_COLOURS.get(first[head], OTHER_ROLE) if head in first else "none",
+        legend(key),
+        "rows are layers, columns are heads",
+        letter=lambda head: letters.get(first.get(head, ""), ""),
+    )  # fmt: skip
+
+
+def _roles_found(run: RunRecord) -> str:
+    counted = Counter(row["role"] for _, row in with_role(run))
+    if not counted:
+        closest = "; the table lists the heads that come closest" if run.rows("best") else ""
+        return f"No head was found to have a role on {run.data()}{closest}."
+    return f"On {run.data()}: {', '.join(f'{n} {role}' for role, n in counted.most_common())}."
+
+
+def _role_numbers(run: RunRecord) -> Markup | None:
+    return folded("Numbers for every role", table(_ROLE_COLUMNS, with_role(run))) if with_role(run) else None
+
+
+def _closest(run: RunRecord) -> Markup | None:
+    """The head that comes closest to each role, whether it has the role or not (V19 table 1)."""
+    best = [(row.get("head"), row) for row in run.rows("best") if isinstance(row.get("role"), str)]
+    shown = table(_ROLE_COLUMNS, best)
+    return None if not best else folded("The best head for every role", shown) if with_role(run) else shown
+
+
+_ROLE_COLUMNS: Columns = {
+    "head": lambda pair: pair[0],
+    "role:": lambda pair: pair[1]["role"],
+    "detail:": lambda pair: "" if pair[1].get("detail") is None else pair[1]["detail"],
+    "score": lambda pair: numbers.share(pair[1].get("score"), 1),
+    "95% interval": lambda pair: numbers.interval(pair[1], partial(numbers.share, digits=1)),
+    "baseline": lambda pair: numbers.share(pair[1].get("baseline"), 1),
+}

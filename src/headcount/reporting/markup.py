@@ -1,0 +1,176 @@
+"""Self-contained HTML: text is escaped unless it was made here, and a page loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+# Control characters, bidirectional marks and lone surrogates hide or reorder other text.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_VOID = {"meta", "link", "br", "col", "rect", "circle", "line", "path", "polygon", "polyline"}
+
+Columns = Mapping[str, Callable[[Any], object]]
+
+
+class Markup(str):
+    """Text that is markup already and must not be escaped again."""
+
+
+def text(value: object) -> Markup:
+    """Anything as the text of a page.
+
+    >>> text("<b>&amp;")
+    '&lt;b&gt;&amp;amp;'
+    """
+    return value if isinstance(value, Markup) else Markup(escape(_UNSAFE.sub("\ufffd", str(value))))
+
+
+def join(*parts: object) -> Markup:
+    """Parts one after the other; None is skipped."""
+    return Markup("".join(text(part) for part in parts if part is not None))
+
+
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
+    """An element; `class_` is its class, `stroke_width` is `stroke-width`, an attribute that is None is left out.
+
+    >>> tag("p", "1 < 2", tag("b", "!"), class_="plain")
+    '<p class="plain">1 &lt; 2<b>!</b></p>'
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(_attribute(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _VOID and not children:
+        return Markup(f"<{name}{written}/>")
+    return Markup(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def _attribute(value: object) -> object:
+    """Coordinates with one decimal: a tenth of a pixel is enough."""
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+
+@lru_cache
+def asset(name: str) -> str:
+    """A style sheet or script that lies beside this file."""
+    return (files("headcount.reporting") / name).read_text(encoding="utf-8")
+
+
+def document(title: str, generator: str, *body: object) -> Markup:
+    """A whole page with its style and script inside; its content security policy forbids everything else.
+
+    >>> page = document("one < two", "headcount", tag("p", "hello"))
+    >>> "<title>one &lt; two</title>" in page, "default-src 'none'" in page.replace("&#x27;", "'")
+    (True, True)
+    """
+    style, script = asset("charts.css") + asset("page.css"), asset("page.js")
+    policy = (
+        f"default-src 'none'; style-src {_fingerprint(style)}; script-src {_fingerprint(script)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content=generator),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        Markup(f"<style>{style}</style>"),
+    )
+    tip = tag("div", id="tip", role="status", hidden="")  # the script shows in it what a mark says
+    return tag("html", head, tag("body", *body, tip, Markup(f"<script>{script}</script>")), lang="en")
+
+
+def _fingerprint(content: str) -> str:
+    """How a content security policy names an inline style or script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+# --------------------------------------------------------------------------------------------------- parts of a section
+
+
+def section(title: str, *content: object, summary: object = None) -> Markup:
+    """A heading, a paragraph that says what was found, then pictures and tables."""
+    return tag("section", tag("h2", title), tag("p", summary) if summary else None, *content)
+
+
+def section_for_each(title: str, items: Iterable[Any], *parts: Callable[[Any], object]) -> Markup | None:
+    """A section with the same parts for every item; None without items."""
+    made = [join(*(part(item) for part in parts)) for item in items]
+    return section(title, *made) if made else None
+
+
+def figure(title: str, *content: object, note: object = None) -> Markup:
+    """A picture with its title and a note above it."""
+    caption = tag("figcaption", tag("strong", title), tag("span", note, class_="note") if note else None)
+    return tag("figure", caption, *content)
+
+
+def figures(pictures: Iterable[object]) -> Markup | None:
+    """Pictures side by side, as many as fit; None without pictures."""
+    found = list(pictures)
+    return tag("div", *found, class_="figures") if found else None
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> Markup:
+    """Names beside their colours, below a chart: `(class, name)`."""
+    sample = tag("rect", width=14, height=10, rx=2)
+    keys = [(tag("svg", sample, viewBox="0 0 14 10", class_=f"key {colour}"), name) for colour, name in entries]
+    return tag("ul", *(tag("li", *key) for key in keys), class_="legend")
+
+
+def table(columns: Columns, rows: Iterable[Any], strong: Callable[[Any], bool] = lambda row: False) -> Markup:
+    """A table from its column names and what each says about a row; names that end in `:` mark columns of words.
+
+    A table wider than the page scrolls by itself.
+    """
+    kinds = {name: "words" if name.endswith(":") else None for name in columns}
+    head = tag("tr", *(tag("th", name.rstrip(":"), class_=kind) for name, kind in kinds.items()))
+    body = [
+        tag(
+            *("tr", *(tag("td", cell(row), class_=kinds[name]) for name, cell in columns.items())),
+            class_="significant" if strong(row) else None,
+        )
+        for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex=0)
+
+
+def folded(title: str, *content: object) -> Markup:
+    """Content that opens on a click."""
+    return tag("details", tag("summary", title), *content)
+
+
+def sentences(*parts: str | None) -> str:
+    """Sentences in a row; empty ones are skipped."""
+    return " ".join(part for part in parts if part)
+
+
+def listing(names: Sequence[object], most: int = 5) -> str:
+    """The first few of many names.
+
+    >>> listing("abcd", most=2)
+    'a, b and 2 more'
+    """
+    shown = ", ".join(map(str, names[:most]))
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def capital(phrase: str) -> str:
+    """The phrase with a capital first letter; the rest stays as it is.
+
+    >>> capital("change of BLEU"), capital("")
+    ('Change of BLEU', '')
+    """
+    return f"{phrase[:1].upper()}{phrase[1:]}"

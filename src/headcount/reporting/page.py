@@ -1,0 +1,189 @@
+"""`report`: one self-contained page about one run or several, from the headline to where the numbers come from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import headcount
+from headcount.errors import HeadcountError
+from headcount.reporting.ablation import evaluations, one_head_per_layer, other_data
+from headcount.reporting.headline import headline
+from headcount.reporting.heads import heads, roles
+from headcount.reporting.markup import Columns, Markup, document, folded, join, section, table, tag
+from headcount.reporting.pruning import layers, removable
+from headcount.reporting.runs import UNNAMED, ModelRuns, RunRecord, by_model, mapping, read, rows
+from headcount.reporting.speed import speed
+from headcount.reporting.training import dynamics, gates
+
+# How a report starts: nothing else is overwritten.
+MARK = "<!doctype html>\n<!-- a report of headcount -->\n"
+# Each takes the runs of a model and gives a section, or None if no run is about it. In the order of the page.
+SECTIONS = (
+    *(heads, one_head_per_layer, removable, layers, speed),
+    *(other_data, roles, gates, dynamics, evaluations),
+)
+# What a report can show, by the command that measures it.
+AVAILABLE = {
+    "ablate": ("the effect of each head", "headcount ablate MODEL --data DEV --out RUN"),
+    "importance": ("importance", "headcount importance MODEL --data TRAIN --out RUN"),
+    "curve": ("pruning curves", "headcount curve MODEL --score-data TRAIN --data DEV --out RUN"),
+    "prune": ("a pruned model", "headcount prune MODEL --score-data TRAIN --data DEV --max-drop 0.5 --out RUN"),
+    "bench": ("speed", "headcount bench MODEL PRUNED --out RUN"),
+    "compare": ("effects on other data", "headcount compare MODEL --data IN --against OUT --out RUN"),
+    "roles": ("roles", "headcount roles MODEL --data TEXT --out RUN"),
+    "gates": ("gates", "headcount gates MODEL --data TRAIN --out RUN"),
+    "track": ("training dynamics", "headcount track CHECKPOINTS --score-data TRAIN --data DEV --out RUN"),
+}
+FOOTER = (
+    "Heads are written kind.layer.index, counted from 0. A change is the metric with heads ablated or removed minus "
+    "the metric of the whole model on the same examples. Intervals are 95% bootstrap intervals. The methods are those "
+    "of Michel, Levy and Neubig (2019, arXiv:1905.10650) and Voita et al. (2019, arXiv:1905.09418)."
+)
+
+
+def report(results: Any, file: str | Path) -> Path:
+    """Write one HTML page about runs; it is self-contained, needs no network, and nothing is computed.
+
+    >>> import tempfile
+    >>> run = {"command": "ablate", "model": "toy", "metric": "accuracy", "n": 10, "base": 0.9, "heads": []}
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     report(run, f"{directory}/report.html").read_text()[:15]
+    '<!doctype html>'
+
+    results: one or several run directories, or what headcount's functions return and `--json` prints.
+    file: where to write it. An older report there is replaced; any other file is refused.
+    """
+    runs = [read(result) for result in (results if isinstance(results, (list, tuple)) else [results])]
+    if not runs:
+        raise HeadcountError("no runs given; name at least one run directory")
+    path = Path(file)
+    target = path.resolve()  # if it is a link, the file that it points to is written
+    _refuse_other_files(path, target)
+    _write(target, html(runs).encode())
+    return path
+
+
+def html(runs: list[RunRecord]) -> str:
+    """The page as text."""
+    models, version = by_model(runs), f"headcount {headcount.__version__}"
+    names = [model.name for model in models]
+    page = document(
+        f"headcount: {', '.join(names)}",
+        version,
+        tag("header", tag("p", f"{version} report", class_="brand"), _contents(names)),
+        tag("main", *(_article(model, place) for place, model in enumerate(models))),
+        tag("footer", FOOTER),
+    )
+    return f"{MARK}{page}\n"
+
+
+def _contents(names: list[str]) -> Markup | None:
+    """Links to the models, if there are several."""
+    if len(names) < 2:
+        return None
+    links = [tag("li", tag("a", name, href=f"#model-{place}")) for place, name in enumerate(names)]
+    return tag("nav", tag("ul", *links))
+
+
+def _article(model: ModelRuns, place: int) -> Markup:
+    unfinished = [_unfinished(run) for run in model.runs if not run.finished]
+    sections = [made for make in SECTIONS if (made := make(model)) is not None]
+    return tag("article", headline(model), *unfinished, *sections, _provenance(model), id=f"model-{place}")
+
+
+def _unfinished(run: RunRecord) -> Markup:
+    """A run that has not finished: how far it is, and how to resume it."""
+    shards = f" {run.shards} finished shard{' is' if run.shards == 1 else 's are'} kept." if run.shards else ""
+    return tag(
+        "div",
+        tag("b", f"headcount {run.command} is not finished."),
+        f"{shards} Run the same command again to resume where it stopped.",
+        tag("pre", run.command_line) if run.command_line else None,
+        class_="unfinished",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- where numbers come from
+
+
+def _provenance(model: ModelRuns) -> Markup:
+    """The model and versions, then the command, data and signature of every run, then what was not measured."""
+    pairs: Columns = {" ": lambda pair: pair[0], ":": lambda pair: pair[1]}
+    return section(
+        "Where the numbers come from",
+        table(pairs, _common(model)),
+        *map(_source, model.runs),
+        _not_measured(model),
+        summary="These commands measured every number; the report itself measures nothing.",
+    )
+
+
+def _common(model: ModelRuns) -> list[tuple[str, str]]:
+    """What the runs of a model have in common; where they differ, each variant once."""
+    pairs = [("model", run.model) for run in model.runs if run.model != UNNAMED]
+    for run in model.runs:
+        weights, versions = (mapping(run.signature.get(key)) for key in ("model", "versions"))
+        if weights.get("fingerprint"):
+            pairs.append(("weights", f"{weights.get('class')}, fingerprint {weights['fingerprint']}"))
+        if versions:
+            pairs.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    order = ("model", "weights", "versions")
+    return sorted(dict.fromkeys(pairs), key=lambda pair: order.index(pair[0]))
+
+
+def _source(run: RunRecord) -> Markup:
+    facts = [f"run directory {run.directory}"] if run.directory else []
+    facts += [f"seed {run.signature['seed']}"] if "seed" in run.signature else []
+    facts += map(_task, rows(run.signature.get("tasks")))
+    return join(
+        tag("pre", run.command_line or f"headcount {run.command} …", None if run.finished else "   # not finished"),
+        tag("p", "; ".join(facts), class_="note") if facts else None,
+        folded("Signature", tag("pre", json.dumps(run.signature, indent=2, ensure_ascii=False))),
+    )
+
+
+def _task(task: dict[str, Any]) -> str:
+    metric = f" by {task['metric']}" if task.get("metric") else ""
+    return f"{task.get('n')} examples, {task.get('task')}{metric}, fingerprint {task.get('fingerprint')}"
+
+
+def _not_measured(model: ModelRuns) -> Markup | None:
+    measured = {run.command.partition(" ")[0] for run in model.runs if run.finished}
+    missing = [(name, tag("code", line)) for command, (name, line) in AVAILABLE.items() if command not in measured]
+    columns: Columns = {"not measured": lambda pair: pair[0], "command:": lambda pair: pair[1]}
+    return folded("What is not in this report", table(columns, missing)) if missing else None
+
+
+# ------------------------------------------------------------------------------------------------------------- the file
+
+
+def _refuse_other_files(path: Path, target: Path) -> None:
+    """Only a report may be overwritten; devices and pipes are left alone."""
+    if target.is_dir():
+        raise HeadcountError(f"{path} is a directory; name a file, such as {path / 'report.html'}")
+    if not target.parent.is_dir():
+        raise HeadcountError(f"the directory {path.parent} does not exist; create it, or write {path.name} elsewhere")
+    if not target.exists():
+        return
+    if not target.is_file():
+        raise HeadcountError(f"{path} is not a regular file; choose another name")
+    with target.open("rb") as stream:
+        if stream.read(len(MARK)) != MARK.encode() and target.stat().st_size:
+            raise HeadcountError(f"{path} exists and is not a headcount report; choose another name")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write the whole file, or leave what was there."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    except OSError as error:
+        raise HeadcountError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
