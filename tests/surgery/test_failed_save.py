@@ -14,8 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 import zoo
-from headcount import HeadcountError, load, remove, save
-from headcount.surgery import replace
+from headcount import HeadcountError, files, load, remove, save
 from oracle import run
 
 
@@ -50,10 +49,10 @@ def broken(*args, **kwargs):
 
 WHERE = {
     "weights": lambda monkeypatch, fail: monkeypatch.setattr("transformers.modeling_utils.safe_save_file", fail),
-    "sync": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_sync", fail),
-    "carry": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_carry_over", fail),
-    "swap": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_swap", fail),
-    "exchange": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_exchange", fail),
+    "sync": lambda monkeypatch, fail: monkeypatch.setattr(files, "_sync", fail),
+    "carry": lambda monkeypatch, fail: monkeypatch.setattr(files, "_carry_over", fail),
+    "swap": lambda monkeypatch, fail: monkeypatch.setattr(files, "_swap", fail),
+    "exchange": lambda monkeypatch, fail: monkeypatch.setattr(files, "_exchange", fail),
 }
 
 
@@ -97,7 +96,7 @@ def test_where_directories_cannot_change_places_in_one_step(models, checkpoint, 
             raise KeyboardInterrupt
         rename(source, target)
 
-    monkeypatch.setattr(replace, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     monkeypatch.setattr(os, "rename", counted)
     if fails_at is None:
         save(models[1], checkpoint)

@@ -13,6 +13,7 @@ FAMILY = Family(
     inputs=separate("query", "key", "value"),
     output="^.output.dense",
     head_dim="attention_head_size",
+    cross=("crossattention",),
     emptied=EmptiedContext,
     plain=True,
 )
