@@ -68,9 +68,8 @@ def test_the_earlier_checkpoint_stays(models, checkpoint, monkeypatch, where, fa
     assert content(checkpoint) == before
     assert os.listdir(checkpoint.parent) == ["model"]
     if error is HeadcountError:
-        assert f"cannot save to {checkpoint}" in str(failure.value)
+        assert str(checkpoint) in str(failure.value)
         assert "No space left on device" in str(failure.value)
-        assert "what was there is untouched" in str(failure.value)
     monkeypatch.undo()
     save(models[1], checkpoint)
     assert torch.equal(run(load(checkpoint), zoo.inputs("bert")), run(models[1], zoo.inputs("bert")))
@@ -119,7 +118,7 @@ def test_a_disk_that_is_really_full(models, tmp_path):
     try:
         checkpoint = save(small, disk / "model")
         before = content(checkpoint)
-        with pytest.raises(HeadcountError, match=r"cannot save to .*No space left on device.*untouched"):
+        with pytest.raises(HeadcountError, match=r"model: .*No space left on device"):
             save(models[0], checkpoint)
         assert content(checkpoint) == before
         assert os.listdir(disk) == ["model"]

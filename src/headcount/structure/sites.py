@@ -243,7 +243,9 @@ def anatomy(model: nn.Module) -> Anatomy:
     Raises `UnsupportedModel` for a model whose heads it cannot find.
     """
     if not isinstance(model, nn.Module):
-        raise HeadcountError(f"expected a model (torch.nn.Module), got {type(model).__name__}; load it first")
+        raise HeadcountError(
+            f"expected a model (torch.nn.Module), got a {type(model).__name__}", advice="load it first"
+        )
     modules = dict(model.named_modules())
     _refuse_wrapped(modules)
     sites: list[AttentionSite] = []
