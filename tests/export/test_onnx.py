@@ -16,8 +16,8 @@ import tiny_models
 import zoo
 from headcount import HeadcountError, UnsupportedModel, anatomy, export_onnx, remove
 from headcount.bench.comparison import benchmark
+from headcount.export import OnnxModel
 from headcount.export import onnx as exporter
-from headcount.export.onnx_runtime import OnnxModel
 
 ENCODERS = [name for name, family in zoo.ZOO.items() if family.reads in ("text", "image", "image+text")]
 GENERATORS = [name for name in zoo.FAMILIES if zoo.generates(name)]

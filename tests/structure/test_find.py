@@ -9,7 +9,7 @@ from torch import nn
 
 import zoo
 from headcount import Head, HeadcountError, UnsupportedModel, anatomy, load, masked, remove, save
-from headcount.structure.families import FAMILIES
+from headcount.structure import FAMILIES
 from oracle import off_by, run
 
 

@@ -318,9 +318,16 @@ def has_adapters(model: Any) -> bool:
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
-def is_plain(projection: Any) -> bool:
-    """Whether a projection is what it seems: not quantized, packed or wrapped by something else."""
-    return type(projection) in PROJECTIONS and type(projection.weight.data) is Tensor
+def stranger_in(projection: Any) -> type | None:
+    """The class of a projection, or of its weight, that is not torch's or transformers' own: quantized, packed, LoRA.
+
+    >>> stranger_in(nn.Linear(2, 2)) is None
+    True
+    """
+    if type(projection) not in PROJECTIONS:
+        return type(projection)
+    weight = type(projection.weight.data)
+    return None if weight is Tensor else weight
 
 
 def is_transposed(projection: Any) -> bool:

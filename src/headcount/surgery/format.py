@@ -12,7 +12,7 @@ from typing import Any
 
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
 from headcount.files import read_object
@@ -22,6 +22,7 @@ from headcount.structure import (
     anatomy,
     built_empty,
     came_from,
+    generation_config,
     makes_sense,
     recorded_sites,
     remember_origin,
@@ -142,6 +143,17 @@ def read_config(directory: Path) -> PreTrainedConfig:
         raise BadCheckpoint(f"{path} is not a usable configuration: {first_line(error)}") from error
     remember_origin(config, directory)
     return config
+
+
+def read_generation_config(directory: Path) -> GenerationConfig:
+    """From its own file, or, as older models keep it, from the model's configuration."""
+    path = directory / "generation_config.json"
+    apart = path.exists()
+    content = read_json(path if apart else directory / CONFIG)
+    try:
+        return generation_config(content, of_model=not apart)
+    except Exception as error:  # transformers validates it with errors of many kinds
+        raise BadCheckpoint(f"{path} is not a usable generation configuration: {first_line(error)}") from error
 
 
 def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:

@@ -11,19 +11,18 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.structure import ALIGNMENT, generation_config, remember_origin, saved_shapes
+from headcount.structure import ALIGNMENT, remember_origin, saved_shapes
 from headcount.surgery.format import (
-    CONFIG,
     Checkpoint,
     apply_record,
     build_empty,
     model_class,
     read_checkpoint,
     read_config,
-    read_json,
+    read_generation_config,
 )
 
 
@@ -43,7 +42,7 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
     config = read_config(checkpoint.directory)
     cls = model_class(config, checkpoint.directory)
     _check_shapes(checkpoint, build_empty(config, cls))
-    options.setdefault("generation_config", _generation_config(checkpoint.directory))
+    options.setdefault("generation_config", read_generation_config(checkpoint.directory))
     loader: Any = type(cls.__name__, (cls,), {"__init__": _carving_init(cls), "__module__": cls.__module__})
     try:
         # The weights are handed over: given a directory, transformers would look for adapters, pickles and more in it.
@@ -82,17 +81,6 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     for name in dict.fromkeys(checkpoint.files.values()):
         weights.update(load_file(checkpoint.directory / name))
     return weights
-
-
-def _generation_config(directory: Path) -> GenerationConfig:
-    """From its own file, or, as older models keep it, from the model's configuration."""
-    path = directory / "generation_config.json"
-    apart = path.exists()
-    content = read_json(path if apart else directory / CONFIG)
-    try:
-        return generation_config(content, of_model=not apart)
-    except Exception as error:  # transformers validates it with errors of many kinds
-        raise BadCheckpoint(f"{path} is not a usable generation configuration: {first_line(error)}") from error
 
 
 def _carving_init(cls: type[PreTrainedModel]) -> Any:

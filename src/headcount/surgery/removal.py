@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.heads import Head
 from headcount.intervene import is_captured
-from headcount.structure import Anatomy, AttentionSite, anatomy, has_own_forward, is_hooked, is_plain, tree_map
+from headcount.structure import Anatomy, AttentionSite, anatomy, has_own_forward, is_hooked, stranger_in, tree_map
 from headcount.surgery.carve import carve
 from headcount.surgery.format import write_record
 
@@ -64,10 +64,10 @@ def refuse_wrapped(found: Anatomy) -> None:
                 advice="load the whole model to one device first",
             )
         for projection in (site.output, *(module for _, module in site.inputs)):
-            if is_plain(projection):
+            stranger = stranger_in(projection)
+            if stranger is None:
                 continue
-            kind = type(projection.weight.data) if type(projection) is nn.Linear else type(projection)
-            name = f"{kind.__module__}.{kind.__name__}"
+            name = f"{stranger.__module__}.{stranger.__name__}"
             advice = "merge it first (model.merge_and_unload())" if "peft" in name else "load the model unquantized"
             raise UnsupportedModel(f"cannot remove heads: a projection of {site.name} is a {name}", advice=advice)
 
