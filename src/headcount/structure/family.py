@@ -56,6 +56,7 @@ class Family:
     shared: tensors in an attention module that have an entry for each head along the given axis and serve all layers of
         its stack. `remove` leaves them whole; in a stock checkpoint all layers must have lost the same heads.
     relative_positions: the length of a text has no limit.
+    padded_positions: a position embedding that has a padding index counts positions from there on.
     returns_weights: it does not use the attention interface; the module itself returns its attention weights.
     refuse: why a module cannot be treated as the family's others, or None.
     plain: softmax(q k / sqrt(head_dim)) v and nothing else: no rotation, no bias, no shared keys.
@@ -77,6 +78,7 @@ class Family:
     uniform: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, int] = field(default_factory=dict)
     relative_positions: bool = False
+    padded_positions: bool = False
     returns_weights: bool = False
     refuse: Callable[[Any], str | None] = lambda module: None
     plain: bool = False
@@ -131,6 +133,7 @@ def guess_family(module: nn.Module) -> Family | None:
                 head_dim=size,
                 cross=CROSS,
                 emptied=EmptiedContext if output.startswith("^") else Emptied,
+                padded_positions=True,
                 structural=True,
             )
     return None

@@ -66,13 +66,13 @@ def position_limit(model: Any) -> int | None:
     >>> position_limit(RobertaModel(RobertaConfig(**size, max_position_embeddings=514)))  # 0 and 1 are never used
     512
     """
-    for name, module in model.named_modules():
-        # An embedding with a padding index counts positions from there on, as in RoBERTa.
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return module.num_embeddings - module.padding_idx - 1
-    families = (family_of(module) for module in model.modules())
-    if any(family is not None and family.relative_positions for family in families):
+    families = [family for module in model.modules() if (family := family_of(module)) is not None]
+    if any(family.relative_positions for family in families):
         return None
+    if any(family.padded_positions for family in families):
+        for name, module in model.named_modules():
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                return module.num_embeddings - module.padding_idx - 1
     limit = getattr(model.config, "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None
 

@@ -56,13 +56,13 @@ def set_layout(module: Any, layout: Layout) -> None:
     module.__dict__["headcount_layout"] = layout
 
 
-def put_mixin(module: Any, mixin: type | None, output: str) -> None:
-    """Put a mixin in front of a module's transformers class, in place of an earlier one; None takes it away.
+def put_mixin(module: Any, mixin: type, output: str) -> None:
+    """Put a mixin in front of a module's transformers class, in place of an earlier one.
 
     output: the path of the output projection from the module.
     """
     stock: Any = next(cls for cls in type(module).__mro__ if issubclass(cls, nn.Module) and "_stock" not in vars(cls))
-    module.__class__ = stock if mixin is None else _mixed(mixin, stock, output)
+    module.__class__ = _mixed(mixin, stock, output)
 
 
 @cache

@@ -15,5 +15,6 @@ FAMILY = Family(
     head_dim="attention_head_size",
     cross=("crossattention",),
     emptied=EmptiedContext,
+    padded_positions=True,  # RoBERTa's
     plain=True,
 )

@@ -36,5 +36,6 @@ FAMILY = Family(
     kind="encoder",
     pruned=PrunedMPNet,
     emptied=EmptiedMPNet,
+    padded_positions=True,
     returns_weights=True,
 )
