@@ -27,9 +27,8 @@ from headcount.gates.hard_concrete import HardConcrete
 from headcount.gates.stages import train_gates
 from headcount.pruning.search import cuts
 from headcount.stats.bootstrap import paired_bootstrap
-from headcount.structure.sites import anatomy
-from headcount.surgery.loading import load
-from headcount.surgery.removal import remove
+from headcount.structure import anatomy
+from headcount.surgery import load, remove
 from headcount.tasks.load import load_task
 from headcount.training.recovery import Recovering, Recovery
 

@@ -22,8 +22,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
 from headcount.evaluation.sweep import evaluate
-from headcount.surgery.replace import refuse_strangers
-from headcount.surgery.saving import save
+from headcount.surgery import refuse_strangers, save
 from headcount.tasks.load import load_task
 
 

@@ -44,7 +44,7 @@ def test_heads_are_frozen_ordered_and_hashable():
     ],
 )
 def test_what_is_no_head_is_refused_with_an_example(text):
-    with pytest.raises(HeadcountError, match=r"is not a head; write kind\.layer\.index.*encoder\.3\.5"):
+    with pytest.raises(HeadcountError, match=r"kind\.layer\.index.*encoder\.3\.5"):
         Head.parse(text)
 
 
@@ -58,5 +58,5 @@ def test_a_list_of_heads():
 
 
 def test_the_same_head_twice_is_refused():
-    with pytest.raises(HeadcountError, match=r"encoder\.3\.5 is named twice"):
+    with pytest.raises(HeadcountError, match=r"encoder\.3\.5 .*twice"):
         parse_heads("encoder.3.5,encoder.3.05")

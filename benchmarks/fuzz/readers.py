@@ -31,8 +31,7 @@ from headcount.gates.state import GateState
 from headcount.pruning.search import Journal
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, read_run
-from headcount.surgery.format import read_checkpoint
-from headcount.surgery.loading import _generation_config
+from headcount.surgery.format import read_checkpoint, read_generation_config
 from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer
@@ -92,7 +91,7 @@ def model_readers() -> list[Reader]:
         Reader("checkpoint", (_named("read_checkpoint", read_checkpoint),), models, 17),
         Reader("header", (_named("read_checkpoint", read_checkpoint),), models, 15, r".*\.safetensors"),
         Reader("config", (_named("inspect", lambda given: describe(str(given), 8)),), models, 2, r"config\.json"),
-        Reader("generation", (_named("generation", _generation_config),), generation, 3),
+        Reader("generation", (_named("generation", read_generation_config),), generation, 3),
         Reader("tokenizer", (_named("tokenizer", lambda given: load_tokenizer(given, "it")),), tokens, 1),
         Reader("load", (_named("load", load),), models, 1),
         Reader("commands", (_named("inspect", lambda given: _exit("inspect", str(given), "--json")),), models, 0.2),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from headcount.surgery.loading import load
+from headcount.surgery import load
 from headcount.tasks.load import load_task
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[3] / "shared")

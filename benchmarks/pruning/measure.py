@@ -18,8 +18,8 @@ from headcount.pruning.curve import counts
 from headcount.pruning.search import cuts
 from headcount.scoring.gradient import head_gradients
 from headcount.scoring.methods import importance
-from headcount.structure.sites import anatomy
-from headcount.surgery.removal import remove
+from headcount.structure import anatomy
+from headcount.surgery import remove
 
 ROWS = {
     "random": ("random", "none"),

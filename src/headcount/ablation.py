@@ -274,14 +274,7 @@ def measured(outcomes: Outcomes) -> dict[str, Any]:
 
 def chosen_sites(found: Anatomy, kinds: Iterable[str] | None, layers: Iterable[int] | None) -> list[AttentionSite]:
     """The sites of these kinds and layers; a kind or layer that the model lacks is refused."""
-    for kind in kinds or ():
-        if kind not in found.kinds:
-            raise HeadcountError(unknown("attention kind", kind, found.kinds))
-    wanted = [site for site in found.sites if kinds is None or site.kind in set(kinds)]
-    for layer in layers or ():
-        if all(site.layer != layer for site in wanted):
-            raise HeadcountError(f"there is no layer {layer}; layers are {sorted({site.layer for site in wanted})}")
-    chosen = [site for site in wanted if layers is None or site.layer in set(layers)]
+    chosen = list(found.sites_of(kinds, layers))
     if not any(site.kept for site in chosen):
         raise HeadcountError("no heads are chosen; name kinds and layers that have some")
     return chosen

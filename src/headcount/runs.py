@@ -21,6 +21,7 @@ from torch import nn
 import headcount
 from headcount.errors import RunConflict
 from headcount.files import read_object, to_json, write_whole
+from headcount.structure import came_from
 
 RUN, SHARDS, LOCK = "run.json", "outcomes", "lock"
 
@@ -43,9 +44,8 @@ def versions() -> dict[str, str]:
 
 def model_signature(model: nn.Module) -> dict[str, Any]:
     """Name, class and fingerprint of a model."""
-    config = getattr(model, "config", None)
     return {
-        "name": getattr(config, "_name_or_path", "") or type(model).__name__,
+        "name": came_from(model) or type(model).__name__,
         "class": type(model).__name__,
         "fingerprint": fingerprint(model),
     }

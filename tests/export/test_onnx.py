@@ -16,8 +16,8 @@ import tiny_models
 import zoo
 from headcount import HeadcountError, UnsupportedModel, anatomy, export_onnx, remove
 from headcount.bench.comparison import benchmark
+from headcount.export import OnnxModel
 from headcount.export import onnx as exporter
-from headcount.export.onnx_runtime import OnnxModel
 
 ENCODERS = [name for name, family in zoo.ZOO.items() if family.reads in ("text", "image", "image+text")]
 GENERATORS = [name for name in zoo.FAMILIES if zoo.generates(name)]
@@ -124,7 +124,7 @@ def test_weights_in_a_file_of_their_own(bert, exported, monkeypatch, tmp_path):
     assert np.allclose(found, bert(ids).logits.detach().numpy(), atol=1e-4)
     monkeypatch.setattr(exporter, "ONE_FILE", 1000)
     assert exporter._apart(bert, None) is True
-    with pytest.raises(HeadcountError, match=r"one ONNX file holds at most .* beside it"):
+    with pytest.raises(HeadcountError, match=r"GiB.* external_data=…"):
         export_onnx(bert, tmp_path / "a.onnx", external_data=False)
     assert list(tmp_path.iterdir()) == []
 
@@ -138,16 +138,16 @@ def test_the_export_is_measured_beside_the_model(bert, exported):
 
 def test_what_is_there_is_kept(bert, exported, tmp_path):
     before = exported.file.read_bytes()
-    with pytest.raises(HeadcountError, match=r"small.onnx exists already; choose another file, or .* overwrite=True"):
+    with pytest.raises(HeadcountError, match=r"small.onnx exists.* overwrite=…"):
         export_onnx(bert, exported.file)
     assert exported.file.read_bytes() == before
     (tmp_path / "b.decoder.onnx").write_text("mine")
-    with pytest.raises(HeadcountError, match=r"b.decoder.onnx exists already"):
+    with pytest.raises(HeadcountError, match=r"b.decoder.onnx exists"):
         export_onnx(bert, tmp_path / "b.onnx")
     (tmp_path / "c.onnx").mkdir()
     with pytest.raises(HeadcountError, match=r"c.onnx is a directory"):
         export_onnx(bert, tmp_path / "c.onnx", overwrite=True)
-    with pytest.raises(HeadcountError, match=r"does not end in .onnx"):
+    with pytest.raises(HeadcountError, match=r"model .*\.onnx"):
         export_onnx(bert, tmp_path / "model")
 
 
@@ -157,9 +157,7 @@ def test_an_export_that_differs_is_refused(bert, tmp_path, monkeypatch):
         other.classifier.bias += 0.001
     graphs = exporter.graphs
     monkeypatch.setattr(exporter, "graphs", lambda model: graphs(other))
-    with pytest.raises(
-        HeadcountError, match=r"not exported: the export and the model differ by 0.001 on random inputs"
-    ):
+    with pytest.raises(HeadcountError, match=r"0\.001 on random inputs"):
         export_onnx(bert, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -181,7 +179,7 @@ def test_your_inputs_are_compared_too(bert, exported, monkeypatch):
 
     monkeypatch.setattr(type(bert), "forward", differs)
     assert check_parity(bert, exported.file) <= 1e-4
-    with pytest.raises(HeadcountError, match=r"differ by .* on your inputs 0"):
+    with pytest.raises(HeadcountError, match=r"your inputs 0"):
         check_parity(bert, exported.file, [yours])
 
 
@@ -192,7 +190,7 @@ def test_an_operator_that_onnx_lacks_is_named(tmp_path):
 
     model = tiny_models.bert(num_hidden_layers=1)
     model.bert.encoder.layer[0].intermediate.intermediate_act_fn = Bessel()
-    with pytest.raises(UnsupportedModel, match=r"ONNX has no operator for prims.bessel_j0"):
+    with pytest.raises(UnsupportedModel, match=r"prims.bessel_j0"):
         export_onnx(model, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -200,17 +198,17 @@ def test_an_operator_that_onnx_lacks_is_named(tmp_path):
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_extra(bert, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(HeadcountError, match=rf"needs {package}, .*: pip install 'headcount\[onnx\]'"):
+    with pytest.raises(HeadcountError, match=rf"{package}.*pip install 'headcount\[onnx\]'"):
         export_onnx(bert, tmp_path / "a.onnx")
 
 
 def test_other_things_that_are_refused(bert, tmp_path):
-    with pytest.raises(HeadcountError, match="can export a transformers model, not a Linear"):
+    with pytest.raises(HeadcountError, match="Linear"):
         export_onnx(torch.nn.Linear(2, 2), tmp_path / "a.onnx")
-    with pytest.raises(HeadcountError, match="the model is in bfloat16; load it in float32"):
+    with pytest.raises(HeadcountError, match="bfloat16"):
         export_onnx(tiny_models.bert().bfloat16(), tmp_path / "a.onnx")
-    with pytest.raises(HeadcountError, match=r"there is no .*none.onnx, and no none.encoder.onnx"):
+    with pytest.raises(HeadcountError, match=r"none.onnx.*none.encoder.onnx"):
         OnnxModel(tmp_path / "none.onnx")
     (tmp_path / "broken.onnx").write_text("no graph")
-    with pytest.raises(HeadcountError, match=r"onnxruntime cannot open .*broken.onnx"):
+    with pytest.raises(HeadcountError, match=r"broken.onnx"):
         OnnxModel(tmp_path / "broken.onnx")

@@ -149,9 +149,7 @@ def test_an_emptied_site_records_nothing():
     with torch.no_grad(), capture(model) as seen:
         model(**zoo.inputs("bert"))
     assert list(seen.attention.calls) == list(seen.contexts.calls) == ["encoder.0", "encoder.2"]
-    with pytest.raises(
-        HeadcountError, match=r"encoder\.1 did not run.*no heads left; recorded: encoder\.0, encoder\.2"
-    ):
+    with pytest.raises(HeadcountError, match=r"encoder\.1 .*recorded: encoder\.0, encoder\.2"):
         seen.attention["encoder.1"]
 
 
@@ -196,7 +194,7 @@ def test_a_site_or_its_name_finds_what_ran_once():
     with torch.no_grad(), capture(model) as seen:
         model(**zoo.inputs("bert"))
         model(**zoo.inputs("bert"))
-    with pytest.raises(HeadcountError, match=r"encoder\.1 ran 2 times inside capture; \.calls\['encoder\.1'\]"):
+    with pytest.raises(HeadcountError, match=r"encoder\.1 ran 2 times.*\.calls\['encoder\.1'\]"):
         seen.contexts["encoder.1"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -175,7 +177,7 @@ def test_restored_after(error, bert, batch):
 
 def test_restored_after_an_error_inside_the_model(bert):
     before = hooks_of(bert)
-    with pytest.raises(HeadcountError, match="xi has 2 rows"), masked(bert, xi=ones(bert, 2)):
+    with pytest.raises(HeadcountError, match=r"2 rows.* batch of 3"), masked(bert, xi=ones(bert, 2)):
         run(bert, zoo.inputs("bert", batch=3, model=bert))
     assert hooks_of(bert) == before
 
@@ -262,7 +264,7 @@ def test_the_mask_of_a_pruned_model_counts_the_heads_that_are_left(bert, batch):
 
 @pytest.mark.parametrize("shape", [(), (11,), (13,), (2, 11), (1, 2, 12), (0,), (0, 12)])
 def test_tensors_of_a_wrong_shape(bert, shape):
-    says = r"xi has shape \(.*\); expected \[12\] or \[examples, 12\], in the order of anatomy\(model\)\.heads"
+    says = rf"shape {re.escape(str(shape))}.*\[12\] or \[examples, 12\]"
     with pytest.raises(HeadcountError, match=says), masked(bert, xi=torch.ones(shape)):
         pass
 
@@ -270,11 +272,11 @@ def test_tensors_of_a_wrong_shape(bert, shape):
 @pytest.mark.parametrize(
     ("way", "says"),
     [
-        ({"off": "encoder.0.0", "xi": {"encoder.0.0": 1.0}}, "give either off=… or xi=…, not both"),
-        ({"xi": {"decoder.0.0": 0.5}}, "no 'decoder' attention; its kinds are encoder"),
-        ({"xi": {"encoder.0.0": 0.5, Head("encoder", 0, 0): 0.1}}, "encoder.0.0 is named twice"),
-        ({"xi": {"encoder.0.0": torch.ones(2, 2)}}, r"must be a number or a tensor \[examples\]"),
-        ({"xi": [0.5] * 12}, r"xi is a list; expected \{head: value\} or a tensor"),
+        ({"off": "encoder.0.0", "xi": {"encoder.0.0": 1.0}}, "either off=… or xi=…"),
+        ({"xi": {"decoder.0.0": 0.5}}, "no 'decoder'.* encoder"),
+        ({"xi": {"encoder.0.0": 0.5, Head("encoder", 0, 0): 0.1}}, "encoder.0.0 .*twice"),
+        ({"xi": {"encoder.0.0": torch.ones(2, 2)}}, r"tensor \[examples\]"),
+        ({"xi": [0.5] * 12}, r"list.*\{head: value\}"),
     ],
 )
 def test_masks_that_cannot_be_read(bert, way, says):
@@ -283,6 +285,6 @@ def test_masks_that_cannot_be_read(bert, way, says):
 
 
 def test_more_examples_than_the_batch_has(bert, batch):
-    says = r"xi has 5 rows, one per example, but encoder\.0 ran on a batch of 3; the batch must be a multiple"
+    says = r"5 rows.*encoder\.0 .*batch of 3"
     with pytest.raises(HeadcountError, match=says), masked(bert, xi=ones(bert, 5)):
         run(bert, batch)

@@ -11,10 +11,10 @@ from headcount.pruning.search import SEARCHES, choose_together, cuts
 from headcount.scoring.gradient import head_gradients
 from headcount.scoring.methods import importance
 from headcount.structure.sites import anatomy
+from headcount.surgery import as_stock
 from headcount.surgery.loading import load
 from headcount.surgery.removal import remove
 from headcount.surgery.saving import save
-from headcount.surgery.stock import as_stock
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
 

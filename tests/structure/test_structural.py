@@ -174,7 +174,7 @@ def test_the_trial_is_exact_in_half_precision_too(dtype):
     smaller = remove(Toy(Modern).to(dtype), "encoder.0.0")
     assert smaller.layers[0].q_proj.weight.shape == (18, 24)
     assert smaller.layers[0].q_proj.weight.dtype == dtype
-    with pytest.raises(UnsupportedModel, match="is not masking it"):
+    with pytest.raises(UnsupportedModel, match=r"Averaging.*encoder\.0 off by"):
         remove(Toy(Averaging).to(dtype), "encoder.0.0")
 
 
@@ -184,18 +184,18 @@ def test_the_trial_is_exact_in_half_precision_too(dtype):
         (
             Averaging,
             ["encoder.1.0"],
-            r"removing a head from Averaging is not masking it: encoder\.1 off by .*declare a",
+            r"Averaging.*encoder\.1 off by .*CONTRIBUTING\.md",
         ),
-        (Normalising, ["encoder.0.3"], r"removing a head from Normalising is not masking it"),
+        (Normalising, ["encoder.0.3"], r"Normalising.*encoder\.0 off by"),
         (
             Reshaping,
             ["encoder.0.0"],
-            r"Reshaping cannot work with fewer heads: .*CONTRIBUTING\.md shows how in 20 lines",
+            r"Reshaping .*fewer heads: .*CONTRIBUTING\.md",
         ),
         (
             Returning,
             [f"encoder.0.{index}" for index in range(4)],
-            r"Returning cannot work with fewer heads: without heads, it would return a tuple of 2 instead of a Tensor",
+            r"Returning .*a tuple of 2 instead of a Tensor",
         ),
     ],
 )
@@ -212,14 +212,14 @@ def test_without_inputs_to_try_it_is_refused():
     class Speechless(Toy):
         dummy_inputs = {}  # noqa: RUF012
 
-    with pytest.raises(UnsupportedModel, match=r"Modern is not a declared family, and the model does not run on dummy"):
+    with pytest.raises(UnsupportedModel, match=r"Modern .*dummy inputs"):
         remove(Speechless(Modern), "encoder.0.0")
 
 
 def test_a_part_that_did_not_run_is_refused():
     model = Toy(Modern)
     model.spare = Modern()
-    with pytest.raises(UnsupportedModel, match=r"Modern \(encoder\.2\) did not run on the model's dummy inputs"):
+    with pytest.raises(UnsupportedModel, match=r"Modern \(encoder\.2\) .*dummy inputs"):
         remove(model, "encoder.2.0")
     assert len(anatomy(remove(model, "encoder.0.0")).heads) == 11
 
@@ -250,7 +250,7 @@ def test_an_unseen_family_whose_heads_depend_on_each_other_is_refused():
     """OLMo 2 normalises queries and keys over all heads at once: a removed head would change the others."""
     model = transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**UNSEEN)).eval()
     assert len(anatomy(model).heads) == 16
-    with pytest.raises(UnsupportedModel, match=r"Olmo2Attention cannot work with fewer heads|is not masking it"):
+    with pytest.raises(UnsupportedModel, match=r"Olmo2Attention .*fewer heads"):
         remove(model, "decoder.0.0")
 
 
@@ -271,5 +271,5 @@ def test_an_unseen_vision_model_is_tried_on_an_image():
 
 def test_a_model_that_is_recognised_only_in_part_is_refused():
     """SigLIP's pooling head attends by torch's own module: its heads would be left out in silence."""
-    with pytest.raises(UnsupportedModel, match=r"SiglipVisionModel: it saw .*MultiheadAttention with out_proj"):
+    with pytest.raises(UnsupportedModel, match=r"SiglipVisionModel.*MultiheadAttention with out_proj"):
         anatomy(siglip())

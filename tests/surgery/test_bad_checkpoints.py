@@ -70,12 +70,10 @@ def edit(path, change):
 
 
 def test_no_directory(tmp_path):
-    refused(tmp_path / "none", "is not a directory; give the directory of a saved model")
+    refused(tmp_path / "none", "not a directory")
     (tmp_path / "file").write_text("")
-    refused(tmp_path / "file", "is not a directory")
-    with pytest.raises(
-        BadCheckpoint, match=r"no-such/model is not a directory here, and fetching it from the hub failed"
-    ):
+    refused(tmp_path / "file", "not a directory")
+    with pytest.raises(BadCheckpoint, match=r"no-such/model.* hub"):
         load("no-such/model")
 
 
@@ -100,7 +98,7 @@ def test_a_truncated_file(spoil, which, cut):
     directory = spoil(which)
     file = sorted(directory.glob("*.safetensors"))[-1]
     file.write_bytes(file.read_bytes()[:cut])
-    refused(directory, "is not a safetensors file, or it is cut short or damaged", file.name)
+    refused(directory, "cut short or damaged", file.name)
 
 
 def test_a_file_that_is_too_long(spoil):
@@ -131,7 +129,7 @@ def test_a_header_that_lies(spoil, change):
     change(header)
     written = json.dumps(header).encode()
     file.write_bytes(len(written).to_bytes(8, "little") + written + content[8 + length :])
-    refused(directory, "is not a safetensors file, or it is cut short or damaged", "model.safetensors")
+    refused(directory, "cut short or damaged", "model.safetensors")
 
 
 @pytest.mark.parametrize("which", ["whole", "pruned"])
@@ -156,7 +154,7 @@ def test_an_index_that_points_elsewhere(spoil, name, tmp_path):
     edit(
         directory / "model.safetensors.index.json", lambda index: index["weight_map"].update({"classifier.bias": name})
     )
-    refused(directory, "which is not a safetensors file beside it", "model.safetensors.index.json")
+    refused(directory, re.escape(repr(name)), "model.safetensors.index.json")
 
 
 def test_an_index_that_promises_too_much(spoil):
@@ -164,14 +162,14 @@ def test_an_index_that_promises_too_much(spoil):
     index = directory / "model.safetensors.index.json"
     shard = json.loads(index.read_text())["weight_map"]["classifier.bias"]
     edit(index, lambda content: content["weight_map"].update({"classifier.ghost": shard}))
-    refused(directory, r"lacks the tensor 'classifier\.ghost' that model\.safetensors\.index\.json promises", shard)
+    refused(directory, r"'classifier\.ghost'", shard)
 
 
 @pytest.mark.parametrize("content", ["{}", '{"weight_map": {}}', '{"weight_map": [1]}'])
 def test_an_index_without_a_map(spoil, content):
     directory = spoil("shards")
     (directory / "model.safetensors.index.json").write_text(content)
-    refused(directory, "has no weight_map", "model.safetensors.index.json")
+    refused(directory, "weight_map", "model.safetensors.index.json")
 
 
 # ------------------------------------------------------------------------------------------------------------- JSON
@@ -185,43 +183,43 @@ def test_an_index_without_a_map(spoil, content):
 def test_json_that_is_not_json(spoil, file, content):
     directory = spoil("shards")
     (directory / file).write_bytes(content)
-    refused(directory, "is not valid JSON", file)
+    refused(directory, "JSON", file)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json", "generation_config.json"])
 def test_json_that_is_no_object(spoil, file):
     directory = spoil("shards")
     (directory / file).write_text("[1, 2]")
-    refused(directory, "is not a JSON object", file)
+    refused(directory, "JSON object", file)
 
 
 def test_a_directory_in_place_of_a_file(spoil):
     directory = spoil()
     (directory / "config.json").unlink()
     (directory / "config.json").mkdir()
-    refused(directory, "config.json cannot be read", "config.json")
+    refused(directory, "cannot be read: Is a directory", "config.json")
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"architectures": None}, "does not say which class the model is: it has no 'architectures'"),
-        ({"architectures": []}, "it has no 'architectures'"),
-        ({"architectures": "BertModel"}, "it has no 'architectures'"),
-        ({"architectures": [7]}, "names the architecture 7, which transformers does not have"),
-        ({"architectures": ["BertForMindReading"]}, "which transformers does not have"),
-        ({"architectures": ["AutoConfig"]}, "which transformers does not have"),
-        ({"architectures": ["pipeline"]}, "which transformers does not have"),
-        ({"architectures": ["GPT2Model"]}, "names the architecture 'GPT2Model', which is no bert model"),
-        ({"model_type": "no-such-model"}, "names the model type 'no-such-model', unknown to transformers"),
-        ({"model_type": None}, "names the model type None"),
-        ({"model_type": ["bert"]}, "names the model type"),
+        ({"architectures": None}, "'architectures'"),
+        ({"architectures": []}, "'architectures'"),
+        ({"architectures": "BertModel"}, "'architectures'"),
+        ({"architectures": [7]}, "architecture 7"),
+        ({"architectures": ["BertForMindReading"]}, "'BertForMindReading'"),
+        ({"architectures": ["AutoConfig"]}, "'AutoConfig'"),
+        ({"architectures": ["pipeline"]}, "'pipeline'"),
+        ({"architectures": ["GPT2Model"]}, "'GPT2Model'.* bert"),
+        ({"model_type": "no-such-model"}, "model type 'no-such-model'"),
+        ({"model_type": None}, "model type None"),
+        ({"model_type": ["bert"]}, r"model type \['bert'\]"),
         ({"num_hidden_layers": "three"}, "config.json"),
         ({"hidden_size": -24}, "config.json"),
         ({"hidden_size": 25}, "config.json"),
         ({"num_attention_heads": 0}, "config.json"),
-        ({"hidden_act": "no-such-function"}, "describes no BertForSequenceClassification that can be built"),
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "the weights are quantized"),
+        ({"hidden_act": "no-such-function"}, "BertForSequenceClassification.*no-such-function"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized"),
     ],
 )
 def test_configurations_that_make_no_sense(spoil, changes, says):
@@ -233,13 +231,13 @@ def test_configurations_that_make_no_sense(spoil, changes, says):
 def test_an_architecture_that_is_missing(spoil):
     directory = spoil("whole")
     edit(directory / "config.json", lambda config: config.pop("architectures"))
-    refused(directory, "it has no 'architectures'", "config.json")
+    refused(directory, "'architectures'", "config.json")
 
 
 def test_a_generation_configuration_that_makes_no_sense(tmp_path):
     path = save(zoo.build_generator("gpt2"), tmp_path / "model")
     edit(path / "generation_config.json", lambda config: config.update(max_new_tokens=-3))
-    with pytest.raises(BadCheckpoint, match=r"generation_config\.json is no usable generation configuration"):
+    with pytest.raises(BadCheckpoint, match=r"generation_config\.json.*max_new_tokens"):
         load(path)
 
 
@@ -277,16 +275,16 @@ def test_records_that_make_no_sense(spoil, record):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda sites: sites.pop("encoder.2"), r"does not say which heads are left at encoder\.2"),
-        (lambda sites: sites.update({"encoder.3": SENSE}), r"records heads of encoder\.3; the model has encoder\.0"),
-        (lambda sites: sites.update({"decoder.0": SENSE}), r"records heads of decoder\.0"),
-        (lambda sites: sites["encoder.0"].update(of=8), r"records 3 heads of 8 for encoder\.0, which do not fit the 4"),
-        (lambda sites: sites["encoder.0"].update(group=2), r"do not fit the 4 heads"),
+        (lambda sites: sites.pop("encoder.2"), r"encoder\.2"),
+        (lambda sites: sites.update({"encoder.3": SENSE}), r"encoder\.3; .*encoder\.0"),
+        (lambda sites: sites.update({"decoder.0": SENSE}), r"decoder\.0"),
+        (lambda sites: sites["encoder.0"].update(of=8), r"3 heads of 8 for encoder\.0.* 4 heads"),
+        (lambda sites: sites["encoder.0"].update(group=2), r"encoder\.0.* 4 heads"),
         (
             lambda sites: sites["encoder.0"].update(kept=[0, 1]),
             r"has shape \[24, 18\], but config\.json makes it \[24, 12",
         ),
-        (lambda sites: sites["encoder.0"].update(built=[0, 2, 3]), r"do not fit the 4 heads"),
+        (lambda sites: sites["encoder.0"].update(built=[0, 2, 3]), r"encoder\.0.* 4 heads"),
     ],
 )
 def test_records_that_do_not_fit_the_model(spoil, change, says):
@@ -299,7 +297,7 @@ def test_records_that_do_not_fit_the_model(spoil, change, says):
 def test_a_stock_record_that_does_not_fit(spoil):
     directory = spoil("stock")
     edit(directory / "config.json", lambda config: config["headcount"]["sites"]["decoder.1"].update(built=[4, 5, 6]))
-    with pytest.raises(BadCheckpoint, match=r"the heads recorded for decoder\.1 make no sense"):
+    with pytest.raises(BadCheckpoint, match=r"decoder\.1.*4, 5, 6"):
         load(directory)
 
 
@@ -321,14 +319,14 @@ def test_a_pickle_is_never_opened(spoil, name, tmp_path):
     directory = spoil("whole")
     (directory / "model.safetensors").unlink()
     (directory / name).write_bytes(pickle.dumps(Bomb(tmp_path / "mark")))
-    refused(directory, "is a pickle, which can run code when it is read; convert it to model.safetensors", name)
+    refused(directory, "pickle", name)
     assert not (tmp_path / "mark").exists()
 
 
 def test_a_pickle_that_calls_itself_safetensors(spoil, tmp_path):
     directory = spoil("whole")
     (directory / "model.safetensors").write_bytes(pickle.dumps(Bomb(tmp_path / "mark")))
-    refused(directory, "is not a safetensors file", "model.safetensors")
+    refused(directory, "safetensors file", "model.safetensors")
     assert not (tmp_path / "mark").exists()
 
 
@@ -363,7 +361,7 @@ def test_an_unknown_model_with_code_is_refused(spoil, tmp_path):
     (directory / "configuration.py").write_text(CODE.format(mark=str(tmp_path / "mark")))
     auto = {"AutoConfig": "configuration.Config"}
     edit(directory / "config.json", lambda config: config.update(auto_map=auto, model_type="mine"))
-    refused(directory, "names the model type 'mine', unknown to transformers", "config.json")
+    refused(directory, "model type 'mine'", "config.json")
     assert not (tmp_path / "mark").exists()
 
 
@@ -383,17 +381,17 @@ def test_files_that_transformers_would_look_at_are_not(spoil, real_load, tmp_pat
 def test_a_kernel_from_elsewhere_is_refused(spoil, key):
     directory = spoil("whole")
     edit(directory / "config.json", lambda config: config.update({key: "someone/kernel"}))
-    refused(directory, "asks for the kernel 'someone/kernel' from elsewhere, whose code would be run", "config.json")
+    refused(directory, "'someone/kernel'", "config.json")
     edit(
         directory / "config.json", lambda config: (config.pop(key), config.update(text_config={key: "someone/kernel"}))
     )
-    refused(directory, "asks for the kernel", "config.json")
+    refused(directory, "kernel", "config.json")
 
 
 def test_an_adapter_is_refused_by_name(spoil):
     directory = spoil("whole")
     (directory / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/etc", "peft_type": "LORA"}))
-    refused(directory, r"this is an adapter \(PEFT\).*merge_and_unload", "adapter_config.json")
+    refused(directory, r"PEFT.*merge_and_unload", "adapter_config.json")
 
 
 # ------------------------------------------------------------------------------------------------------- strict loading
@@ -406,7 +404,7 @@ def test_weights_that_are_missing_are_not_made_up(spoil, real_load):
         weights = load_file(directory / "model.safetensors")
         del weights["classifier.weight"]
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-        refused(directory, r"has no weights for classifier\.weight, which BertForSequenceClassification needs")
+        refused(directory, r"classifier\.weight.*BertForSequenceClassification")
         shutil.rmtree(directory)
 
 
@@ -415,7 +413,7 @@ def test_weights_that_nobody_knows(spoil, real_load):
     weights = load_file(directory / "model.safetensors")
     weights["classifier.ghost"] = torch.zeros(3)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    refused(directory, r"has weights that BertForSequenceClassification does not know: classifier\.ghost")
+    refused(directory, r"BertForSequenceClassification.*classifier\.ghost")
 
 
 def test_a_single_file_goes_before_an_index(spoil, real_load, originals):

@@ -14,8 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 import zoo
-from headcount import HeadcountError, load, remove, save
-from headcount.surgery import replace
+from headcount import HeadcountError, files, load, remove, save
 from oracle import run
 
 
@@ -50,10 +49,10 @@ def broken(*args, **kwargs):
 
 WHERE = {
     "weights": lambda monkeypatch, fail: monkeypatch.setattr("transformers.modeling_utils.safe_save_file", fail),
-    "sync": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_sync", fail),
-    "carry": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_carry_over", fail),
-    "swap": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_swap", fail),
-    "exchange": lambda monkeypatch, fail: monkeypatch.setattr(replace, "_exchange", fail),
+    "sync": lambda monkeypatch, fail: monkeypatch.setattr(files, "_sync", fail),
+    "carry": lambda monkeypatch, fail: monkeypatch.setattr(files, "_carry_over", fail),
+    "swap": lambda monkeypatch, fail: monkeypatch.setattr(files, "_swap", fail),
+    "exchange": lambda monkeypatch, fail: monkeypatch.setattr(files, "_exchange", fail),
 }
 
 
@@ -69,9 +68,8 @@ def test_the_earlier_checkpoint_stays(models, checkpoint, monkeypatch, where, fa
     assert content(checkpoint) == before
     assert os.listdir(checkpoint.parent) == ["model"]
     if error is HeadcountError:
-        assert f"cannot save to {checkpoint}" in str(failure.value)
+        assert str(checkpoint) in str(failure.value)
         assert "No space left on device" in str(failure.value)
-        assert "what was there is untouched" in str(failure.value)
     monkeypatch.undo()
     save(models[1], checkpoint)
     assert torch.equal(run(load(checkpoint), zoo.inputs("bert")), run(models[1], zoo.inputs("bert")))
@@ -97,7 +95,7 @@ def test_where_directories_cannot_change_places_in_one_step(models, checkpoint, 
             raise KeyboardInterrupt
         rename(source, target)
 
-    monkeypatch.setattr(replace, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     monkeypatch.setattr(os, "rename", counted)
     if fails_at is None:
         save(models[1], checkpoint)
@@ -120,7 +118,7 @@ def test_a_disk_that_is_really_full(models, tmp_path):
     try:
         checkpoint = save(small, disk / "model")
         before = content(checkpoint)
-        with pytest.raises(HeadcountError, match=r"cannot save to .*No space left on device.*untouched"):
+        with pytest.raises(HeadcountError, match=r"model: .*No space left on device"):
             save(models[0], checkpoint)
         assert content(checkpoint) == before
         assert os.listdir(disk) == ["model"]

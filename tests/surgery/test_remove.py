@@ -40,7 +40,7 @@ def test_in_place_is_the_model_itself():
 def test_a_refused_removal_in_place_changes_nothing():
     model = zoo.build("bert")
     before = parameters(model)
-    with pytest.raises(HeadcountError, match=r"there is no head encoder\.7\.0"):
+    with pytest.raises(HeadcountError, match=r"encoder\.7\.0"):
         remove(model, ["encoder.0.0", "encoder.7.0"], inplace=True)
     assert parameters(model) == before
     assert not hasattr(model.config, "headcount")
@@ -66,10 +66,10 @@ def test_heads_keep_their_names_through_many_removals():
 
 def test_not_inside_a_mask_or_a_capture():
     model = zoo.build("bert")
-    for block in (masked(model, off="encoder.0.0"), capture(model)):
+    for block in (masked(model, off="encoder.0.0"), capture(model), capture(model, contexts=False)):
         with (
             block,
-            pytest.raises(HeadcountError, match=r"encoder\.0 is being masked or captured; remove heads outside"),
+            pytest.raises(HeadcountError, match=r"encoder\.0 .*masked or captured"),
         ):
             remove(model, "encoder.0.1")
     assert len(anatomy(remove(model, "encoder.0.1")).heads) == 11

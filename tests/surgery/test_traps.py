@@ -13,9 +13,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 import zoo
-from headcount import anatomy, load, masked, remove, save
+from headcount import anatomy, evaluate, load, masked, remove, save
 from headcount.errors import BadCheckpoint
 from oracle import off_by, places, run, zeroed
+from zoo_tasks import ZooTask
 
 
 def heads_of(site, *indices):
@@ -88,6 +89,14 @@ def test_mpnet_takes_its_own_heads_share_of_the_bias():
     )
     assert [layer.attention.attn.all_head_size for layer in smaller.encoder.layer] == [6, 18, 18]
     assert smaller.encoder.relative_attention_bias.weight.shape[1] == 4  # shared by all layers: it stays
+
+
+def test_t5_replays_a_first_layer_that_lost_heads():
+    """A replayed layer hands on the bias of all heads, as the next layers may have more than it has left."""
+    model = remove(ZooTask.model("t5"), [*heads_of("encoder.0", 0, 2), *heads_of("decoder.0", 1)])
+    task, masks = ZooTask("t5", model), [(), *([head] for head in anatomy(model).heads)]
+    fast, plain = (evaluate(model, task, masks, fast=fast).values for fast in (True, False))
+    assert off_by(torch.tensor(fast), torch.tensor(plain)) <= 1e-5
 
 
 @pytest.mark.parametrize(

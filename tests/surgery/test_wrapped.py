@@ -40,9 +40,7 @@ def test_peft_is_masked_and_after_merging_removed(targets):
     with capture(model) as seen:
         assert torch.equal(run(model, batch), whole)
     assert seen.attention["encoder.0"].shape == (3, 4, 9, 9)
-    with pytest.raises(
-        UnsupportedModel, match=r"is a peft\.tuners\.lora\.\S+Linear; merge it first .*merge_and_unload"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"peft\.tuners\.lora\.\S+Linear; .*merge_and_unload"):
         remove(model, HEADS)
     merged = model.merge_and_unload()
     assert off_by(run(merged, batch), whole) <= 1e-4
@@ -53,11 +51,11 @@ def test_peft_is_masked_and_after_merging_removed(targets):
 
 
 def test_peft_is_not_saved_as_it_is(tmp_path):
-    with pytest.raises(HeadcountError, match="can save a transformers model, not a PeftModel"):
+    with pytest.raises(HeadcountError, match="PeftModel"):
         save(lora(["query"]), tmp_path / "model")
     model = zoo.build("bert")
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["query"]))
-    with pytest.raises(HeadcountError, match=r"the model has adapters .*, and only they would be saved; merge them"):
+    with pytest.raises(HeadcountError, match="adapters"):
         save(model, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -66,9 +64,7 @@ def test_torch_compile_is_refused_by_name():
     model = zoo.build("bert")
     compiled = torch.compile(model, backend="eager")
     for refused in (lambda: anatomy(compiled), lambda: remove(compiled, HEADS), lambda: list(masked_by(compiled))):
-        with pytest.raises(
-            UnsupportedModel, match=r"the model is compiled \(torch\.compile\); pass the model as it was"
-        ):
+        with pytest.raises(UnsupportedModel, match=r"torch\.compile"):
             refused()
     assert len(anatomy(model).heads) == 12  # the original works
     assert len(anatomy(remove(model, HEADS)).heads) == 9
@@ -83,20 +79,20 @@ def test_a_model_compiled_in_place_is_refused():
     """`model.compile()` changes no class, and compiled code ignores hooks: masks would do nothing, silently."""
     model = zoo.build("bert")
     model.compile(backend="eager")
-    with pytest.raises(UnsupportedModel, match=r"the model is compiled \(torch\.compile\)"):
+    with pytest.raises(UnsupportedModel, match=r"torch\.compile"):
         anatomy(model)
 
 
 def test_a_part_that_is_compiled_is_refused():
     model = zoo.build("bert")
     model.encoder.layer[1] = torch.compile(model.encoder.layer[1], backend="eager")
-    with pytest.raises(UnsupportedModel, match=r"the model \(at encoder\.layer\.1\) is compiled"):
+    with pytest.raises(UnsupportedModel, match=r"encoder\.layer\.1\) .*torch\.compile"):
         anatomy(model)
 
 
 def test_data_parallel_is_refused_by_name():
     model = zoo.build("bert")
-    with pytest.raises(UnsupportedModel, match=r"is wrapped for several devices; pass model\.module"):
+    with pytest.raises(UnsupportedModel, match=r"model\.module"):
         anatomy(nn.DataParallel(model))
     assert len(anatomy(nn.DataParallel(model).module).heads) == 12
 
@@ -114,9 +110,7 @@ def test_8_bit_is_masked_and_not_removed(where):
         getattr(layer.attention.self, where).__class__ = Linear8bitLt
     with masked(model, off=HEADS):
         assert off_by(run(model, batch), expected) <= 1e-5
-    with pytest.raises(
-        UnsupportedModel, match=r"a projection of encoder\.0 is a .*Linear8bitLt; load the model unquant"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"encoder\.0 .*Linear8bitLt; .*unquantized"):
         remove(model, HEADS)
 
 
@@ -128,7 +122,7 @@ def test_packed_weights_are_not_removed():
     model = zoo.build("bert")
     projection = model.encoder.layer[2].attention.output.dense
     projection.weight = nn.Parameter(projection.weight.detach().as_subclass(Packed))
-    with pytest.raises(UnsupportedModel, match=r"a projection of encoder\.2 is a .*Packed; load the model unquantized"):
+    with pytest.raises(UnsupportedModel, match=r"encoder\.2 .*Packed; .*unquantized"):
         remove(model, HEADS)
     assert len(anatomy(model).heads) == 12
 
@@ -142,7 +136,5 @@ def test_a_model_that_is_spread_over_devices_is_masked_and_not_removed():
         add_hook_to_module(layer.attention.self, AlignDevicesHook("cpu"))
     with masked(model, off=HEADS):
         assert off_by(run(model, batch), expected) <= 1e-5
-    with pytest.raises(
-        UnsupportedModel, match=r"accelerate's device_map.* in front of encoder\.0; load the whole model"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"device_map.* encoder\.0"):
         remove(model, HEADS)

@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from headcount.export import part_path
-from headcount.structure import device_of
+from headcount.structure import TorchDispatchMode, device_of, storage_key, tree_leaves
 
 
 def count_flops(run: Callable[[], Any]) -> int:
@@ -142,7 +140,7 @@ class _Held(TorchDispatchMode):
         self.storages: dict[int, list[int]] = {}  # bytes, and how many tensors look at them
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_storage(tensor)._cdata for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        given = {storage_key(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
         output = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
@@ -150,8 +148,7 @@ class _Held(TorchDispatchMode):
         return output
 
     def _see(self, tensor: Tensor, given: set[int]) -> None:
-        storage = _storage(tensor)
-        key = storage._cdata
+        storage, key = tensor.untyped_storage(), storage_key(tensor)
         if key not in self.storages:
             if key in given:  # it was there before
                 return
@@ -167,10 +164,6 @@ class _Held(TorchDispatchMode):
         if entry[1] == 0:
             self.now -= entry[0]
             del self.storages[key]
-
-
-def _storage(tensor: Tensor) -> Any:
-    return tensor.untyped_storage()
 
 
 def _export_bytes(file: Path) -> int:

@@ -44,7 +44,7 @@ def export(
     if target is None:
         raise typer.BadParameter("name the file to write: headcount export MODEL FILE.onnx")
     require_onnx()
-    refuse_target(Path(target), overwrite, "--overwrite")
+    refuse_target(Path(target), overwrite)
     setup.device, setup.dtype = "cpu", "float32"
     model = _load(setup.model, setup)
     inputs: list[dict[str, Any]] = []

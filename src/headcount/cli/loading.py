@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from headcount.cli.setup import Setup
 from headcount.errors import HeadcountError, first_line, unknown
 from headcount.runs import RunDirectory, model_signature, versions
+from headcount.structure import remember_origin
 from headcount.surgery import fetch, load
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -34,7 +35,7 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[An
     kind: Any = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else "auto")
     directory = fetch(name)
     model: Any = load(directory, dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
-    model.config._name_or_path = name
+    remember_origin(model, name)
     return model if device == "spread" else model.to(place), load_tokenizer(directory, name)
 
 

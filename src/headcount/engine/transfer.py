@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.structure import ALIGNMENT
+from headcount.structure import ALIGNMENT, put_tensor, unsplittable
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,7 @@ def unpack(shipment: Shipment, get: Callable[[Any], Any]) -> Any:
             is_parameter = isinstance(tensor, nn.Parameter)
             arrived[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
             arrived[-id(tensor)] = tensor  # kept alive, so that no other gets its id
-        path, _, last = name.rpartition(".")
-        owner = model.get_submodule(path)
-        (owner._parameters if last in owner._parameters else owner._buffers)[last] = arrived[id(tensor)]
+        put_tensor(model, name, arrived[id(tensor)])
     return model
 
 
@@ -114,6 +112,6 @@ def place(model: Any, gpus: float) -> Any:
     from accelerate import dispatch_model, infer_auto_device_map
     from accelerate.utils import get_balanced_memory
 
-    whole = list(getattr(model, "_no_split_modules", None) or [])
+    whole = unsplittable(model)
     room = get_balanced_memory(model, no_split_module_classes=whole)
     return dispatch_model(model, infer_auto_device_map(model, room, no_split_module_classes=whole))

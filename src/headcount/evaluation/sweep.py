@@ -34,7 +34,7 @@ from headcount.evaluation.replay import Replay, mask_values
 from headcount.heads import Head
 from headcount.intervene import masked
 from headcount.runs import RunDirectory, model_signature, open_run, versions
-from headcount.structure import Anatomy, anatomy, device_of
+from headcount.structure import Anatomy, anatomy, device_of, is_hooked
 from headcount.surgery import refuse_wrapped, remove
 from headcount.tasks import Batch, Task
 
@@ -267,7 +267,7 @@ class Evaluation:
         found = anatomy(model)
         # A mask around this call acts by hooks on the projections, which the fast paths would partly leave out; and
         # they read weights that accelerate has put elsewhere until a whole layer runs.
-        fast = self.fast and not any(site.output._forward_pre_hooks for site in found.sites)
+        fast = self.fast and not any(is_hooked(site.output) for site in found.sites)
         fast = fast and not any(weight.is_meta for weight in model.parameters())
         plan = make_plan(found, examples, self.masks, fast, removable=self.fill is None)
         training = model.training

@@ -23,20 +23,18 @@ from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
 from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
 from headcount.runs import model_signature, versions
-from headcount.structure import anatomy, device_of, random_inputs
+from headcount.structure import anatomy, device_of, kernel_of, random_inputs
 
 TOLERANCE = 1e-4  # absolute, and relative where numbers are larger than one
 SHAPES = ((1, 5), (3, 9), (2, 16))  # batch, length: none of them is what graphs are traced with
 AHEAD = 3  # tokens that are fed at once before the cache is used token by token
-
-
-ONE_FILE = 2**31 - 2**24  # bytes of weights; protobuf ends at 2 GiB, and the graph needs some itself
+ONE_FILE = 2**31 - 2**24  # bytes of weights; protobuf ends at 2 GiB, and the graph itself needs some
 LOUD = ("torch.onnx", "onnxscript", "onnx_ir", "torch._export", "torch.export")
 
 
 @dataclass(frozen=True)
 class Export:
-    """What `export_onnx` wrote: the graphs, the files of weights beside them if there are any, and how exact it is.
+    """What `export_onnx` wrote: the graphs, the files of weights beside them if any, and how exact it is.
 
     difference: the largest difference between model and export, absolute, and relative where numbers exceed one.
     """
@@ -55,7 +53,7 @@ def export_onnx(
     external_data: bool | None = None,
     overwrite: bool = False,
 ) -> Export:
-    """Write a model as ONNX, with open batch and length, once onnxruntime has been seen to compute the same with it.
+    """Write a model as ONNX, for any batch and length, after checking that onnxruntime computes the same with it.
 
     >>> import tempfile
     >>> from transformers import BertConfig, BertModel
@@ -66,12 +64,12 @@ def export_onnx(
     ...     [path.name for path in export.graphs], export.difference < 1e-4
     (['small.onnx'], True)
 
-    A model that generates takes and gives its cache; an encoder-decoder becomes `NAME.encoder.onnx` and
+    A model that generates takes and returns its cache; an encoder-decoder becomes `NAME.encoder.onnx` and
     `NAME.decoder.onnx` (docs/onnx.md generates and translates with them).
 
-    inputs: batches of yours on which the export is compared too, as the model takes them.
-    external_data: weights in a file of their own beside the graph; by default where one file cannot hold them.
-    overwrite: replace files that are there already.
+    inputs: batches of yours to compare the export on too, as the model takes them.
+    external_data: weights in a file of their own beside the graph; by default only where one file cannot hold them.
+    overwrite: replace files that exist already.
     """
     require_onnx()
     _refuse(model)
@@ -93,7 +91,7 @@ def export_onnx(
 
 
 def _write(graph: Graph, file: Path, apart: bool, description: dict[str, str]) -> None:
-    """Trace a graph and write it; an operator that ONNX does not have is named."""
+    """Trace a graph and write it; an operator that ONNX lacks is named."""
     try:
         program = torch.onnx.export(
             graph.module.eval(),
@@ -112,7 +110,7 @@ def _write(graph: Graph, file: Path, apart: bool, description: dict[str, str]) -
 
 
 def _why(error: BaseException) -> str:
-    """The operator that stands in the way, if it is one, or the first line of what the exporter says."""
+    """The operator that ONNX lacks, if that is the reason, or the first line of what the exporter says."""
     reasons: list[str] = []
     cause: BaseException | None = error
     while cause is not None:
@@ -134,26 +132,28 @@ def _refuse(model: Any) -> None:
     kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if kinds != {torch.float32}:
         found = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-        raise HeadcountError(f"the export is compared in float32, and the model is in {found}; load it in float32")
+        raise HeadcountError(
+            f"the export is compared in float32, and the model is in {found}", advice="load it in float32"
+        )
 
 
-def refuse_target(file: Path, overwrite: bool, how: str = "overwrite=True") -> None:
-    """Refuse to write over anything, one graph or two, unless told so."""
+def refuse_target(file: Path, overwrite: bool) -> None:
+    """Refuse a name that is not a graph's, and, unless `overwrite`, files that exist already, one graph or two."""
     if file.suffix != ".onnx":
-        raise HeadcountError(f"{file} does not end in .onnx; name the file that the export shall have")
+        raise HeadcountError(f"{file} does not end in .onnx", advice="name the file to write, such as model.onnx")
     for name in (file, *(part_path(file, part) for part in ("encoder", "decoder"))):
         if name.is_dir():
-            raise HeadcountError(f"{name} is a directory; name a file")
+            raise HeadcountError(f"{name} is a directory", advice="name a file")
         if name.exists() and not overwrite:
-            raise HeadcountError(f"{name} exists already; choose another file, or replace it with {how}")
+            raise HeadcountError(f"{name} exists already", advice="choose another file, or replace it with {overwrite}")
 
 
 def _apart(model: Any, wanted: bool | None) -> bool:
     size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
     if wanted is False and size > ONE_FILE:
         raise HeadcountError(
-            f"the weights take {size / 2**30:.1f} GiB, and one ONNX file holds at most {ONE_FILE / 2**30:.1f}; "
-            "leave them in a file of their own beside it (external_data=True)"
+            f"the weights take {size / 2**30:.1f} GiB, and one ONNX file holds at most {ONE_FILE / 2**30:.1f}",
+            advice="leave out {external_data}, or set it to True, to put them in a file of their own",
         )
     return size > ONE_FILE if wanted is None else wanted
 
@@ -167,8 +167,8 @@ def _description(model: Any) -> dict[str, str]:
 
 @contextmanager
 def _unchanged(model: Any) -> Iterator[None]:
-    """Eager attention, which every family has and every shape traces through; afterwards all is as it was."""
-    kernel, training = model.config._attn_implementation, model.training
+    """Trace with eager attention, which every family has and which traces at every shape; restore everything after."""
+    kernel, training = kernel_of(model), model.training
     loggers = [logging.getLogger(name) for name in LOUD]
     levels = [logger.level for logger in loggers]
     try:
@@ -254,7 +254,7 @@ def _generated_off(model: Any, export: OnnxModel, inputs: dict[str, Tensor]) -> 
 
 
 def _off(found: np.ndarray, expected: np.ndarray, mask: Tensor | None) -> float:
-    """The largest difference, at tokens that are no padding."""
+    """The largest difference, padding left out."""
     if found.shape != expected.shape:
         return float("inf")
     off = np.abs(found - expected) / np.maximum(np.abs(expected), 1)  # (B, T, …) or any other shape

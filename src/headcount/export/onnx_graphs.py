@@ -19,12 +19,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from headcount.structure import anatomy, random_inputs, start_token
 
-BATCH, LENGTH = 2, 6  # of the texts that graphs are traced with; both stay open
+BATCH, LENGTH = 2, 6  # of the texts that graphs are traced with; the graphs take any
 
 
 @dataclass
 class Graph:
-    """One file to be: a module, the tensors it is traced with, and the names and open dimensions of each."""
+    """What becomes one file: a module, the tensors it is traced with, and the names and free dimensions of each."""
 
     module: nn.Module
     inputs: dict[str, Tensor]
@@ -115,9 +115,9 @@ class _Decoder(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """The encoder, and the keys and values that each cross-attention makes of what it says.
+    """The encoder, and the keys and values that each cross-attention computes from its output.
 
-    One step of the decoder fills the cache with them; what else the step computes, nobody reads and is not exported.
+    One step of the decoder fills the cache with them; nothing else of that step is exported.
     """
 
     def __init__(self, model: Any, inputs: list[str], full: list[int]) -> None:
@@ -130,7 +130,7 @@ class _Encoder(nn.Module):
         first = tensors[0]
         start = torch.full((first.shape[0], 1), start_token(self.model.config), device=first.device)
         output = self.model(**named, decoder_input_ids=start, past_key_values=cache, use_cache=True)
-        if not self.full:  # nobody reads it, but a graph must say something
+        if not self.full:  # not read by the decoder, but a graph must have an output
             return (output.encoder_last_hidden_state,)
         return tuple(_named("cross", cache.cross_attention_cache, self.full).values())
 
@@ -154,9 +154,8 @@ class _CachedDecoder(nn.Module):
         cache = EncoderDecoderCache(_filled(past), _filled(cross))
         cache.is_updated = dict.fromkeys(range(len(past) // 2), True)
         length: Any = self.source_length if mask is None else mask.shape[1]
-        unread: Any = past[0].new_zeros(
-            batch, length, self.model.config.hidden_size
-        )  # its keys and values are in the cache
+        # The decoder asks for the encoder's output, but reads its keys and values from the cache.
+        unread: Any = past[0].new_zeros(batch, length, self.model.config.hidden_size)
         source: dict[str, Any] = {"encoder_outputs": BaseModelOutput(last_hidden_state=unread)}
         source |= {} if mask is None else {"attention_mask": mask}
         output = self.model(decoder_input_ids=ids, past_key_values=cache, use_cache=True, **source)
@@ -164,7 +163,7 @@ class _CachedDecoder(nn.Module):
 
 
 def positions(model: Any, mask: Tensor, length: int) -> dict[str, Tensor]:
-    """Where the last `length` tokens stand, padding not counted, for a model that wants to be told."""
+    """The positions of the last `length` tokens, padding not counted, for a model that takes them."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return {}
     return {"position_ids": (mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]}

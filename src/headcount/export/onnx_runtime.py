@@ -16,20 +16,21 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def require_onnx(*packages: str) -> None:
-    """Refuse, with the command that helps, where the extra `onnx` is not installed."""
+    """Refuse to start where the extra `onnx` is not installed."""
     for package in packages or PACKAGES:
         try:
             importlib.import_module(package)
         except ImportError as error:
             raise HeadcountError(
-                f"ONNX needs {package}, which is not installed: pip install 'headcount[onnx]'"
+                f"ONNX needs {package}, which is not installed", advice="pip install 'headcount[onnx]'"
             ) from error
 
 
 class OnnxModel:
-    """An export of `export_onnx`, opened in onnxruntime.
+    """A model that `export_onnx` wrote, opened in onnxruntime.
 
-    `file` is the name that was given to `export_onnx`; an encoder-decoder is found beside it as two files.
+    file: as it was given to `export_onnx`; the two files of an encoder-decoder are found by it.
+    threads: for computing one operator; all cores by default.
     """
 
     def __init__(self, file: str | Path, threads: int | None = None) -> None:
@@ -53,7 +54,7 @@ class OnnxModel:
         return _run(self.main, inputs)
 
     def begin(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """What decoding starts from: an empty cache, and for an encoder-decoder what its encoder says."""
+        """What decoding starts from: an empty cache and, for an encoder-decoder, its encoder's output."""
         batch = len(next(iter(inputs.values())))
         if self.decoder is None:
             return {**inputs, **self.empty_past(batch)}
@@ -78,7 +79,7 @@ class OnnxModel:
 
 
 def part_path(file: Path, part: str) -> Path:
-    """Where the encoder or the decoder of an export goes.
+    """The file of an export's encoder or decoder.
 
     >>> part_path(Path("out/translator.onnx"), "encoder").as_posix()
     'out/translator.encoder.onnx'
@@ -101,7 +102,7 @@ def _opened(file: Path, threads: int | None) -> Any:
 
 
 def _run(graph: Any, inputs: Mapping[str, np.ndarray]) -> Arrays:
-    """What the graph does not read (the exporter drops inputs that change nothing) is not handed over."""
+    """Run a graph without the inputs that it does not have: the exporter drops those that change nothing."""
     taken = {node.name for node in graph.get_inputs()}
     names = [node.name for node in graph.get_outputs()]
     return dict(zip(names, graph.run(names, {k: v for k, v in inputs.items() if k in taken}), strict=True))

@@ -20,7 +20,7 @@ from headcount.heads import Head
 from headcount.pruning import of_kinds, refuse_headless, refuse_overlap
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import paired_bootstrap
-from headcount.structure import anatomy, device_of
+from headcount.structure import anatomy, device_of, initialize_anew
 from headcount.surgery import remove, save
 from headcount.tasks import Task
 
@@ -220,13 +220,7 @@ def fresh_copy(model: Any, seed: int = 0) -> Any:
     if not hasattr(model, "init_weights"):
         raise HeadcountError(f"{type(model).__name__} cannot say how its weights begin: it is no transformers model")
     fresh = copy.deepcopy(model)
-    for module in fresh.modules():
-        module._is_hf_initialized = False
-        for parameter in module.parameters(recurse=False):
-            parameter._is_hf_initialized = False  # type: ignore[attr-defined]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh.initialize_weights()
-        if hasattr(fresh, "tie_weights"):
-            fresh.tie_weights()
+        initialize_anew(fresh)
     return fresh

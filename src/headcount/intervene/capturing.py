@@ -13,9 +13,19 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from headcount.errors import HeadcountError
-from headcount.structure import AttentionSite, ConfigView, anatomy, has_interface, kernel_below
+from headcount.structure import (
+    AttentionSite,
+    Site,
+    anatomy,
+    has_interface,
+    has_view,
+    kernel_below,
+    kernel_of,
+    pop_view,
+    push_view,
+)
 
-CAPTURE = "headcount_capture"
+CAPTURE = "headcount_capture"  # the name of our kernel, and of the view that puts it at a module
 
 
 class SiteTensors:
@@ -24,7 +34,7 @@ class SiteTensors:
     def __init__(self) -> None:
         self.calls: dict[str, list[Tensor]] = {}
 
-    def __getitem__(self, site: AttentionSite | str) -> Tensor:
+    def __getitem__(self, site: Site | str) -> Tensor:
         name = site if isinstance(site, str) else site.name
         calls = self.calls.get(name, [])
         if not calls:
@@ -32,16 +42,16 @@ class SiteTensors:
             raise HeadcountError(f"{name} did not run inside capture, or has no heads left; recorded: {recorded}")
         if len(calls) > 1:
             raise HeadcountError(
-                f"{name} ran {len(calls)} times inside capture; .calls[{name!r}] is the list of what was recorded"
+                f"{name} ran {len(calls)} times inside capture", advice=f"read the list .calls[{name!r}] instead"
             )
         return calls[0]
 
-    def add(self, site: AttentionSite, tensor: Tensor) -> None:
+    def add(self, site: Site, tensor: Tensor) -> None:
         self.calls.setdefault(site.name, []).append(tensor)
 
 
 class Captured:
-    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, heads, head_dim), of the heads that are there."""
+    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, heads, width), of the heads that are left."""
 
     def __init__(self) -> None:
         self.attention = SiteTensors()
@@ -74,9 +84,14 @@ def capture(model: nn.Module, attention: bool = True, contexts: bool = True) -> 
         yield seen
 
 
-def _keep_context(site: AttentionSite, seen: Captured) -> Any:
+def is_captured(site: Site) -> bool:
+    """Whether a `capture` block watches the attention of a site at this moment."""
+    return has_view(site.module, CAPTURE)
+
+
+def _keep_context(site: Site, seen: Captured) -> Any:
     def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> None:
-        seen.contexts.add(site, args[0].unflatten(-1, (len(site.kept), site.head_dim)))
+        seen.contexts.add(site, args[0].unflatten(-1, (len(site.kept), site.width)))
 
     return hook
 
@@ -87,14 +102,14 @@ def _watch_attention(site: AttentionSite, seen: Captured, stack: ExitStack) -> N
         stack.callback(module.register_forward_pre_hook(_ask_for_weights(module), with_kwargs=True).remove)
     elif not has_interface(module):
         raise HeadcountError(f"{site.name} ({type(module).__name__}) gives no access to its attention weights")
-    elif module.config._attn_implementation != "eager":
+    elif kernel_of(module) != "eager":
         _watch_kernel(module, partial(seen.attention.add, site), stack)
         return
     stack.callback(module.register_forward_hook(lambda m, args, output: seen.attention.add(site, output[-1])).remove)
 
 
 def _ask_for_weights(module: nn.Module) -> Any:
-    """For modules without the attention interface: they return their weights when asked to; nobody else looks there."""
+    """For modules without the attention interface: they return their weights when asked; nobody else reads them."""
     signature = inspect.signature(type(module).forward)
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -109,18 +124,17 @@ def _ask_for_weights(module: nn.Module) -> Any:
 
 
 def _watch_kernel(module: Any, watcher: Callable[[Tensor], None], stack: ExitStack) -> None:
-    if not hasattr(module, "headcount_watchers"):
-        module.headcount_watchers = []
-        module.config = ConfigView(module.config, _attn_implementation=CAPTURE)
-    module.headcount_watchers.append(watcher)
+    """Run our kernel at a module; blocks that overlap share it, and the last one to end takes it away."""
+    if not has_view(module, CAPTURE):
+        push_view(module, CAPTURE, kernel=CAPTURE, headcount_watchers=[])
+    module.config.headcount_watchers.append(watcher)
     stack.callback(_stop_watching, module, watcher)
 
 
 def _stop_watching(module: Any, watcher: Callable[[Tensor], None]) -> None:
-    module.headcount_watchers.remove(watcher)
-    if not module.headcount_watchers:
-        module.config = module.config._base
-        del module.headcount_watchers
+    module.config.headcount_watchers.remove(watcher)
+    if not module.config.headcount_watchers:
+        pop_view(module, CAPTURE)
 
 
 def _watching(
@@ -130,7 +144,7 @@ def _watching(
     kernel = kernel_below(module, CAPTURE)
     output = kernel(module, query, key, value, attention_mask, **kwargs)
     weights = _on_identity(kernel, module, query, key, value, attention_mask, {**kwargs, "dropout": 0.0})
-    for watcher in module.headcount_watchers:
+    for watcher in module.config.headcount_watchers:
         watcher(weights)
     return output
 

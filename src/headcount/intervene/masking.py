@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headcount.errors import HeadcountError
 from headcount.heads import Head
-from headcount.structure import Anatomy, AttentionSite, anatomy
+from headcount.structure import Anatomy, Site, anatomy
 
 
 @contextmanager
@@ -32,9 +32,11 @@ def masked(
     >>> shape
     torch.Size([1, 3, 32])
 
-    `off`: heads to turn off. `xi`: instead, `{head: value}`, or a tensor `[heads]` or `[examples, heads]` in the order
-    of `anatomy(model).heads`, gradients included; with examples, rows are repeated along with beams in `generate`.
-    `fill`: what a silent head puts out instead of nothing, `(heads, head_dim)` for each site by its name.
+    off: heads to turn off.
+    xi: instead, `{head: value}`, or a tensor `[heads]` or `[examples, heads]` in the order of `anatomy(model).heads`.
+        It may require gradients. Rows of examples are repeated along with beams in `generate`.
+    fill: by the name of a site, `(heads, width)`: what a head that is off puts out instead of zeros.
+
     Masks can be nested (they multiply) and always end with the block. The projection's bias stays, as in `remove`.
     """
     found = anatomy(model)
@@ -52,7 +54,7 @@ def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
     """The xi of every head: ([examples,] heads)"""
     count = len(found.heads)
     if off is not None and xi is not None:
-        raise HeadcountError("give either off=… or xi=…, not both")
+        raise HeadcountError("off and xi are two ways to say the same", advice="give either {off} or {xi}")
     if isinstance(xi, Tensor):
         if xi.ndim not in (1, 2) or xi.shape[-1] != count or (xi.ndim == 2 and not len(xi)):
             raise HeadcountError(
@@ -76,7 +78,7 @@ def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
     return torch.stack(torch.broadcast_tensors(*columns), dim=-1)
 
 
-def _starts(found: Anatomy) -> Iterator[tuple[AttentionSite, int]]:
+def _starts(found: Anatomy) -> Iterator[tuple[Site, int]]:
     start = 0
     for site in found.sites:
         if site.kept:
@@ -84,13 +86,13 @@ def _starts(found: Anatomy) -> Iterator[tuple[AttentionSite, int]]:
         start += len(site.kept)
 
 
-def _multiply(site: AttentionSite, share: Tensor, fill: Tensor | None) -> Any:
+def _multiply(site: Site, share: Tensor, fill: Tensor | None) -> Any:
     def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        context = args[0]  # (B, T, heads * head_dim)
+        context = args[0]  # (B, T, heads * width)
         xi = share.to(device=context.device, dtype=context.dtype)
         if xi.ndim == 2:
             xi = _per_row(xi, context.shape[0], site)[:, None]  # (B, 1, heads)
-        by_head = context.unflatten(-1, (len(site.kept), site.head_dim))  # (B, T, heads, head_dim)
+        by_head = context.unflatten(-1, (len(site.kept), site.width))  # (B, T, heads, width)
         scaled = by_head * xi[..., None]
         if fill is not None:
             scaled = scaled + (1 - xi[..., None]) * fill.to(context)
@@ -99,11 +101,10 @@ def _multiply(site: AttentionSite, share: Tensor, fill: Tensor | None) -> Any:
     return hook
 
 
-def _per_row(xi: Tensor, batch: int, site: AttentionSite) -> Tensor:
+def _per_row(xi: Tensor, batch: int, site: Site) -> Tensor:
     """Repeat each example's xi for its beams: (examples, heads) to (B, heads)."""
     if batch % len(xi):
         raise HeadcountError(
-            f"xi has {len(xi)} rows, one per example, but {site.name} ran on a batch of {batch}; "
-            "the batch must be a multiple of the rows"
+            f"xi has {len(xi)} rows, one per example, but {site.name} ran on a batch of {batch}, not a multiple"
         )
     return xi.repeat_interleave(batch // len(xi), dim=0)

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.calibration import Calibration, Walk
-from headcount.structure import AttentionSite, anatomy
+from headcount.structure import AttentionSite, anatomy, is_transposed
 from headcount.tasks import Task
 
 PENALTIES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 100.0)  # times the mean square of a column
@@ -110,11 +109,11 @@ def _refit(site: AttentionSite, seen: Calibration, walk: Walk) -> None:
 def _columns(site: AttentionSite) -> Tensor:
     """The output projection's weight as (d, heads * head_dim), whichever way the module stores it."""
     weight = site.output.weight.detach()
-    return weight.T if isinstance(site.output, Conv1D) else weight
+    return weight.T if is_transposed(site.output) else weight
 
 
 def _add_columns(site: AttentionSite, change: Tensor) -> None:
-    site.output.weight += (change.T if isinstance(site.output, Conv1D) else change).to(site.output.weight)
+    site.output.weight += (change.T if is_transposed(site.output) else change).to(site.output.weight)
 
 
 def _refuse_without_bias(sites: list[AttentionSite]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from headcount.errors import HeadcountError, unknown
+from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.splits import refuse_overlap
@@ -235,7 +235,4 @@ def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[H
 
 def of_kinds(found: Anatomy, kinds: Sequence[str] | None) -> list[Head]:
     """The model's heads of these kinds; a kind that it lacks is refused."""
-    for kind in kinds or ():
-        if kind not in found.kinds:
-            raise HeadcountError(unknown("attention kind", kind, found.kinds))
-    return [head for head in found.heads if kinds is None or head.kind in kinds]
+    return list(found.heads_of(kinds))

@@ -222,7 +222,7 @@ def uniform_units(found: Anatomy, heads: Sequence[Head], scores: np.ndarray, cou
             if head in score:
                 groups.setdefault(head.index // site.group, []).append(head)
         units[site.name] = [(sum(score[head] for head in group), group) for group in groups.values()]
-    if any(hasattr(site.module, "relative_attention_bias") for site in sites):
+    if any(site.shared for site in sites):
         _same_everywhere(units)
     rounds = min((len(groups) for groups in units.values()), default=0)
     chosen: list[Head] = []

@@ -17,7 +17,7 @@ from headcount.errors import BadData, HeadcountError
 from headcount.intervene import capture
 from headcount.roles.sentences import Sentence
 from headcount.scoring import frozen
-from headcount.structure import AttentionSite, anatomy, device_of
+from headcount.structure import AttentionSite, anatomy, device_of, kernel_of
 from headcount.tasks import embedding_rows, length_limit, pad_token, padded, positions
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
@@ -69,7 +69,7 @@ class Reader:
         self.sites = [site for site in anatomy(model).sites if site.kept and site.kind in self.kinds]
         if not self.sites:
             raise HeadcountError("the model has no attention heads left that read text: there are no roles to find")
-        kernel = getattr(model.config, "_attn_implementation", "eager")
+        kernel = kernel_of(model)
         if kernel != "eager":
             self.remarks.append(
                 f"{kernel} gives no attention maps: they are read by running it on the identity as well"

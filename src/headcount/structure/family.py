@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,20 +10,26 @@ from torch import nn
 
 from headcount.structure.transformers_internals import Emptied, EmptiedContext
 
-HEAD_SIZES = ("head_dim", "attention_head_size", "head_size")
+Stretches = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Part:
     """One projection whose output rows belong to heads.
 
-    `rows` lists the stretches of rows in their order: `"q"` has `head_dim` rows for every query head, `"kv"` for
-    every key-value head, `"qkv"` has `3 * head_dim` rows for every head (query, key and value side by side).
+    rows: the stretches of rows in their order. `"q"` has `width` rows for every query head, `"kv"` for every key-value
+        head, `"qkv"` has `3 * width` rows for every head (query, key and value side by side). A function where it
+        depends on the module.
+    optional: some modules of the family lack this projection.
     """
 
     path: str
-    rows: tuple[str, ...] = ("q",)
+    rows: Stretches | Callable[[Any], Stretches] = ("q",)
     optional: bool = False
+
+    def stretches(self, module: Any) -> Stretches:
+        """The stretches of rows in this module."""
+        return self.rows if isinstance(self.rows, tuple) else self.rows(module)
 
 
 def separate(query: str, key: str, value: str) -> tuple[Part, ...]:
@@ -33,14 +39,28 @@ def separate(query: str, key: str, value: str) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class Family:
-    """Where the heads of a model family are.
+    """Where the heads of a model family are. Most families need the first five fields; the rest is for exceptions.
 
-    `classes` are the names of its attention classes, `inputs` the projections that make queries, keys and values,
-    `output` the path of the output projection from the attention module (a leading `^` starts at its parent) and
-    `head_dim` the attribute that holds the size of a head. The rest is for exceptions: a `kind` that cannot be told
-    from the module, mixins that take the place of the attention class once it is `pruned` or `emptied`, configuration
-    values that its forward pass reads (`overrides`), and the configuration keys with which every layer has the same
-    number of heads of the same size (`uniform`).
+    name: as people write it.
+    classes: the names of its attention classes in transformers.
+    inputs: the projections that make queries, keys and values.
+    output: the path of the output projection from the attention module; a leading `^` starts at its parent.
+    head_dim: the attribute that holds the size of a head.
+    kind: of its attention, or a function of the module, where neither name nor attributes tell.
+    cross: the names that its layers give to cross-attention.
+    depth: how many module lists up from the attention its layer is.
+    layers: from all modules and the path of one, the layers that run it, where layers share modules.
+    pruned, emptied: mixins for the attention class once some or all heads have been removed.
+    overrides: configuration values that its forward pass reads as a number of heads.
+    uniform: the configuration keys for a number of `heads`, `kv_heads` and a `head_dim` that all layers share.
+    shared: tensors in an attention module that have an entry for each head along the given axis and serve all layers of
+        its stack. `remove` leaves them whole; in a stock checkpoint all layers must have lost the same heads.
+    relative_positions: the length of a text has no limit.
+    padded_positions: a position embedding that has a padding index counts positions from there on.
+    returns_weights: it does not use the attention interface; the module itself returns its attention weights.
+    refuse: why a module cannot be treated as the family's others, or None.
+    plain: softmax(q k / sqrt(head_dim)) v and nothing else: no rotation, no bias, no shared keys.
+    structural: not declared in families/, but guessed from the names of the projections.
     """
 
     name: str
@@ -48,19 +68,47 @@ class Family:
     inputs: tuple[Part, ...]
     output: str
     head_dim: str = "head_dim"
-    kind: str | Callable[[nn.Module], str] | None = None
-    depth: int = 1  # how many module lists up the layer is
+    kind: str | Callable[[Any], str] | None = None
+    cross: tuple[str, ...] = ()
+    depth: int = 1
+    layers: Callable[[Mapping[str, Any], str], list[int]] | None = None
     pruned: type | None = None
     emptied: type[Emptied] = Emptied
     overrides: tuple[str, ...] = ()
-    uniform: dict[str, str] = field(default_factory=dict)
-    returns_weights: bool = False  # no attention interface: the module itself returns its attention weights
-    refuse: Callable[[nn.Module], str | None] = lambda module: None
+    uniform: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, int] = field(default_factory=dict)
+    relative_positions: bool = False
+    padded_positions: bool = False
+    returns_weights: bool = False
+    refuse: Callable[[Any], str | None] = lambda module: None
+    plain: bool = False
     structural: bool = False
-    plain: bool = False  # softmax(q k / sqrt(head_dim)) v and nothing else: no rotation, no bias, no shared keys
+
+    @property
+    def projects_in_parent(self) -> bool:
+        """Whether the attention module returns the heads' outputs and its parent projects them."""
+        return self.output.startswith("^")
+
+    def output_path(self, path: str) -> str:
+        """The path of the output projection of the attention module at `path`."""
+        if self.projects_in_parent:
+            return f"{path.rpartition('.')[0]}{self.output[1:]}".lstrip(".")
+        return f"{path}.{self.output}".lstrip(".")
+
+    def kind_of(self, module: Any, path: str) -> str:
+        """The kind of one of its modules: `encoder`, `decoder`, `cross` or a name of the family's own."""
+        if self.kind is not None:
+            return self.kind if isinstance(self.kind, str) else self.kind(module)
+        if not set(self.cross).isdisjoint(path.split(".")) or getattr(module, "is_cross_attention", False):
+            return "cross"
+        causal = getattr(module, "is_causal", None)
+        return "decoder" if (getattr(module, "is_decoder", False) if causal is None else causal) else "encoder"
 
 
-NAMES = (
+# What an undeclared family is recognised by: the names that most models use.
+HEAD_SIZES = ("head_dim", "attention_head_size", "head_size")
+CROSS = ("encoder_attn", "crossattention", "cross_attn", "EncDecAttention")
+PROJECTIONS = (
     (separate("q_proj", "k_proj", "v_proj"), ("o_proj", "out_proj")),
     (separate("query", "key", "value"), ("dense", "^.output.dense")),
 )
@@ -68,9 +116,11 @@ NAMES = (
 
 def guess_family(module: nn.Module) -> Family | None:
     """A family for one attention module with the usual projection names, or None."""
-    for inputs, outputs in NAMES:
-        size = next((name for name in HEAD_SIZES if isinstance(getattr(module, name, None), int)), None)
-        if size is None or not all(_is_projection(module, part) for part in inputs):
+    size = next((name for name in HEAD_SIZES if isinstance(getattr(module, name, None), int)), None)
+    if size is None:
+        return None
+    for inputs, outputs in PROJECTIONS:
+        if not all(_is_projection(module, part) for part in inputs):
             continue
         own = next((name for name in outputs if not name.startswith("^") and hasattr(module, name)), None)
         output = own or next((name for name in outputs if name.startswith("^")), None)
@@ -81,7 +131,9 @@ def guess_family(module: nn.Module) -> Family | None:
                 inputs=inputs,
                 output=output,
                 head_dim=size,
+                cross=CROSS,
                 emptied=EmptiedContext if output.startswith("^") else Emptied,
+                padded_positions=True,
                 structural=True,
             )
     return None

@@ -1,4 +1,4 @@
-"""Random inputs that any model can read: what exports are compared on, and what speed is measured with."""
+"""What a model can read: how long a text may be, and random inputs to compare exports on and to measure speed with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headcount.structure.sites import family_of
 from headcount.structure.transformers_internals import device_of
 
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -22,9 +23,11 @@ def random_inputs(model: Any, batch: int, length: int, *, padding: str | None = 
     >>> {name: tuple(tensor.shape) for name, tensor in random_inputs(model, 2, 7).items()}
     {'input_ids': (2, 7), 'attention_mask': (2, 7)}
 
-    `length` counts tokens; images and sounds have the size that the configuration says. `padding`: "left" or "right"
-    pads all texts but the first, None leaves all of them at full length. A text ends with the end mark, for which
-    classifiers of some families look. An encoder-decoder that does not make its own gets decoder inputs as long.
+    length: in tokens; images and sounds have the size that the configuration says. padding: "left" or "right" pads all
+        texts but the first; None leaves all of them at full length.
+
+    A text ends with the end-of-text token, which classifiers of some families look for. An encoder-decoder that does
+    not make its own decoder inputs gets some of the same length.
     """
     generator = torch.Generator().manual_seed(seed)
     config, taken = model.config, inspect.signature(model.forward).parameters
@@ -53,6 +56,25 @@ def start_token(config: Any) -> int:
         if isinstance(getattr(config, name, None), int):
             return getattr(config, name)
     return 0
+
+
+def position_limit(model: Any) -> int | None:
+    """How many tokens the model can read at once; None where nothing limits it (relative positions).
+
+    >>> from transformers import RobertaConfig, RobertaModel
+    >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    >>> position_limit(RobertaModel(RobertaConfig(**size, max_position_embeddings=514)))  # 0 and 1 are never used
+    512
+    """
+    families = [family for module in model.modules() if (family := family_of(module)) is not None]
+    if any(family.relative_positions for family in families):
+        return None
+    if any(family.padded_positions for family in families):
+        for name, module in model.named_modules():
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                return module.num_embeddings - module.padding_idx - 1
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def _texts(config: Any, batch: int, length: int, padding: str | None, generator: torch.Generator) -> dict[str, Tensor]:

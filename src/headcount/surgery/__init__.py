@@ -1,10 +1,9 @@
-"""Heads really gone: remove, save, load."""
+"""Heads really gone: remove them, save what is left, load it again."""
 
 from headcount.surgery.format import build_empty, model_class, read_config
 from headcount.surgery.loading import fetch, load
 from headcount.surgery.removal import refuse_wrapped, remove
-from headcount.surgery.saving import save
-from headcount.surgery.stock import as_stock
+from headcount.surgery.saving import as_stock, refuse_strangers, save
 
 __all__ = [
     "as_stock",
@@ -13,6 +12,7 @@ __all__ = [
     "load",
     "model_class",
     "read_config",
+    "refuse_strangers",
     "refuse_wrapped",
     "remove",
     "save",

@@ -1,32 +1,48 @@
-"""What lies in a model directory, read with suspicion: JSON and safetensors headers only, nothing executed."""
+"""What a model directory holds: weights, configuration, and the record of heads, each checked before it is used.
+
+Files may come from anywhere, so they are read with suspicion: JSON and safetensors headers only, nothing executed, and
+no number believed that would take more memory than a real model could.
+"""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.initialization import no_init_weights
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.surgery.record import apply_record, check_record
-
-# The most that a setting may ask for, by a word of its name; no honest model comes near.
-MOST = {"layer": 1000, "depth": 1000, "expert": 10_000, "block": 10**6, "label": 10**6}
-
+from headcount.files import read_object
+from headcount.structure import (
+    VERSION,
+    Layout,
+    anatomy,
+    built_empty,
+    came_from,
+    generation_config,
+    makes_sense,
+    recorded_sites,
+    remember_origin,
+    set_layout,
+)
+from headcount.surgery.carve import carve
 
 WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
-MAX_JSON = 256 * 2**20  # no honest configuration or index is larger
+CONFIG = "config.json"
+MAX_JSON = 256 * 2**20  # bytes; real configurations and indices are far smaller
+
+# The most that a setting may ask for, by a word of its name; real models stay far below.
+MOST = {"layer": 1000, "depth": 1000, "expert": 10_000, "block": 10**6, "label": 10**6}
+MOST |= dict.fromkeys(("heads", "n_head", "head_dim", "head_size", "d_kv"), 2048)
+MOST |= dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim"), 2**17)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A directory whose files have been found whole: its configuration, and every tensor's shape and file."""
+    """A directory whose files are all there and whole: its configuration, and every tensor's shape and file."""
 
     directory: Path
     config: dict[str, Any]
@@ -38,17 +54,17 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
     """Check a model directory before anything of it is loaded; raises `BadCheckpoint` that names the file."""
     directory = Path(directory)
     if not directory.is_dir():
-        raise BadCheckpoint(f"{directory} is not a directory; give the directory of a saved model")
+        raise BadCheckpoint(f"{directory} is not a directory", advice="give the directory of a saved model")
     if (directory / ADAPTER).exists():
         raise BadCheckpoint(
-            f"{directory / ADAPTER}: this is an adapter (PEFT); load it with peft, "
-            "call merge_and_unload(), and save the model that it gives"
+            f"{directory / ADAPTER}: this is an adapter (PEFT)",
+            advice="load it with peft, call merge_and_unload(), and save the model that it returns",
         )
-    config = read_json(directory / "config.json")
+    config = read_json(directory / CONFIG)
     if config.get("quantization_config"):
         raise BadCheckpoint(
-            f"{directory / 'config.json'}: the weights are quantized; load the model with transformers to mask heads, "
-            "or give an unquantized one to remove them"
+            f"{directory / CONFIG}: the weights are quantized",
+            advice="load the model with transformers to mask heads, or give an unquantized one to remove them",
         )
     shapes: dict[str, tuple[int, ...]] = {}
     files: dict[str, str] = {}
@@ -64,7 +80,7 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
 
 def _weight_files(directory: Path) -> dict[str, list[str]]:
     """The files that hold the weights, each with the tensors that the index expects there."""
-    if (directory / WEIGHTS).exists():  # as in transformers, it goes before an index
+    if (directory / WEIGHTS).exists():  # as in transformers, it has priority over an index
         return {WEIGHTS: []}
     if (directory / INDEX).exists():
         mapping = read_json(directory / INDEX).get("weight_map")
@@ -83,30 +99,22 @@ def _weight_files(directory: Path) -> dict[str, list[str]]:
     )
     if pickles:
         raise BadCheckpoint(
-            f"{directory / pickles[0]} is a pickle, which can run code when it is read; convert it to {WEIGHTS} first"
+            f"{directory / pickles[0]} is a pickle, which can run code when it is read",
+            advice=f"convert it to {WEIGHTS} first",
         )
     raise BadCheckpoint(f"{directory / WEIGHTS} is missing")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or `BadCheckpoint`."""
-    try:
-        if path.stat().st_size > MAX_JSON:
-            raise BadCheckpoint(f"{path} is too large to be a JSON file of a model")
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise BadCheckpoint(f"{path} is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{path} is not valid JSON: {first_line(error)}") from None
-    except OSError as error:
-        raise BadCheckpoint(f"{path} cannot be read: {error.strerror}") from None
-    if not isinstance(content, dict):
-        raise BadCheckpoint(f"{path} is not a JSON object")
+    """The JSON object in a file that must be there, or `BadCheckpoint`."""
+    content = read_object(path, BadCheckpoint, most=MAX_JSON)
+    if content is None:
+        raise BadCheckpoint(f"{path} is missing")
     return content
 
 
 def read_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a safetensors file, after its header has been found to fit the file."""
+    """The shape of every tensor in a safetensors file whose header fits the file."""
     try:
         if not path.is_file():
             raise BadCheckpoint(f"{path} is missing")
@@ -118,16 +126,12 @@ def read_header(path: Path) -> dict[str, tuple[int, ...]]:
         ) from None
 
 
-MOST |= dict.fromkeys(("heads", "n_head", "head_dim", "head_size", "d_kv"), 2048)
-MOST |= dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim"), 2**17)
-
-
 def read_config(directory: Path) -> PreTrainedConfig:
-    """The configuration as transformers understands it, with a record of heads that makes sense."""
-    path = directory / "config.json"
+    """The configuration as transformers understands it, with a record of heads that makes sense in itself."""
+    path = directory / CONFIG
     content = read_json(path)
-    content.pop("transformers_weights", None)  # weights elsewhere than where they were checked
-    check_record(content.get("headcount"), path)
+    content.pop("transformers_weights", None)  # would load weights from elsewhere than where they were checked
+    _check_record(content.get("headcount"), path)
     _refuse_kernels(content, path)
     _refuse_giants(content, path)
     kind = content.get("model_type")
@@ -137,13 +141,24 @@ def read_config(directory: Path) -> PreTrainedConfig:
         config = transformers.CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # transformers validates configurations with errors of many kinds
         raise BadCheckpoint(f"{path} is not a usable configuration: {first_line(error)}") from error
-    config._name_or_path = str(directory)
+    remember_origin(config, directory)
     return config
+
+
+def read_generation_config(directory: Path) -> GenerationConfig:
+    """From its own file, or, as older models keep it, from the model's configuration."""
+    path = directory / "generation_config.json"
+    apart = path.exists()
+    content = read_json(path if apart else directory / CONFIG)
+    try:
+        return generation_config(content, of_model=not apart)
+    except Exception as error:  # transformers validates it with errors of many kinds
+        raise BadCheckpoint(f"{path} is not a usable generation configuration: {first_line(error)}") from error
 
 
 def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:
     """The transformers class that a configuration names."""
-    path = Path(directory) / "config.json"
+    path = Path(directory) / CONFIG
     names = getattr(config, "architectures", None)
     if not isinstance(names, list) or not names:
         raise BadCheckpoint(f"{path} does not say which class the model is: it has no 'architectures'")
@@ -151,26 +166,71 @@ def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:
     if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
         raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which transformers does not have")
     if cls.config_class is None or not isinstance(config, cls.config_class):
-        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which is no {config.model_type} model")
+        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which is not a {config.model_type} model")
     return cls
 
 
 def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
     """The model without weights, on the meta device, with the heads that its configuration records."""
     try:
-        with torch.device("meta"), no_init_weights():
-            model = cls(config)
+        model = built_empty(cls, config)
     except Exception as error:  # a configuration may fail anywhere in a model's code
-        path = Path(config._name_or_path) / "config.json"
-        raise BadCheckpoint(f"{path} describes no {cls.__name__} that can be built: {first_line(error)}") from error
+        path = Path(came_from(config)) / CONFIG
+        raise BadCheckpoint(f"{path} does not describe a working {cls.__name__}: {first_line(error)}") from error
     apply_record(model)
     return model
 
 
+def write_record(model: Any) -> None:
+    """Write into the configuration which heads each site has left, so that every saved copy says so."""
+    sites = anatomy(model).sites
+    if any(len(site.kept) < site.original for site in sites) and hasattr(model, "config"):
+        model.config.headcount = {"version": VERSION, "sites": {site.name: site.layout.entry() for site in sites}}
+
+
+def apply_record(model: Any) -> None:
+    """Carve a freshly built model down to the heads that its configuration records."""
+    recorded = recorded_sites(model.config)
+    sites = {site.name: site for site in anatomy(model).sites} if recorded else {}
+    strange = sorted(set(sites) ^ set(recorded))
+    if strange:
+        what = "records heads of" if strange[0] in recorded else "does not say which heads are left at"
+        raise BadCheckpoint(f"{CONFIG} {what} {strange[0]}; the model has {', '.join(sites)}")
+    for name, site in sites.items():
+        layout = Layout.read(site.kind, recorded[name])
+        if site.layout != layout.keeping(layout.built):  # `anatomy` names the heads by the record, if it fits them
+            raise BadCheckpoint(
+                f"{CONFIG} records {len(layout.kept)} heads of {layout.original} for {name}, "
+                f"which do not fit the {len(site.kept)} heads of the model it describes"
+            )
+        if len(layout.kept) < len(site.kept):
+            carve(site, layout.kept)
+        else:
+            set_layout(site.module, layout)
+
+
+def _check_record(record: Any, path: Path) -> None:
+    """Make sure that a record from a file is one, and consistent."""
+    if record is None:
+        return
+    sites = record.get("sites") if isinstance(record, dict) else None
+    if not isinstance(sites, dict) or not sites:
+        raise BadCheckpoint(
+            f"{path}: 'headcount' does not record heads", advice="save the model again with headcount.save"
+        )
+    if record.get("version") != VERSION:
+        raise BadCheckpoint(
+            f"{path}: heads are recorded in version {record.get('version')!r}, and this headcount reads {VERSION}"
+        )
+    for name, entry in sites.items():
+        if not makes_sense(name, entry):
+            raise BadCheckpoint(f"{path}: the heads recorded for {name} make no sense: {str(entry)[:80]}")
+
+
 def _refuse_giants(content: Any, path: Path) -> None:
-    """What is counted out one by one, even without weights, must be of a number that can be counted out."""
+    """Modules are built one by one even without weights: refuse numbers that would never end."""
     for key, value in content.items():
-        if isinstance(value, dict) and key.endswith(("config", "encoder", "decoder")):  # no names of labels
+        if isinstance(value, dict) and key.endswith(("config", "encoder", "decoder")):  # not the names of labels
             _refuse_giants(value, path)
         most = next((most for word, most in MOST.items() if word in key), None)
         for number in value if isinstance(value, list) else [value]:
@@ -179,7 +239,7 @@ def _refuse_giants(content: Any, path: Path) -> None:
 
 
 def _refuse_kernels(content: Any, path: Path) -> None:
-    """A kernel that is named by a repository would be fetched and run."""
+    """A kernel named as a repository would be fetched and run."""
     for key, value in content.items():
         if isinstance(value, dict):
             _refuse_kernels(value, path)

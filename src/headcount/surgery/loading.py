@@ -11,31 +11,38 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.structure import ALIGNMENT
-from headcount.surgery.format import Checkpoint, build_empty, model_class, read_checkpoint, read_config, read_json
-from headcount.surgery.record import apply_record
+from headcount.structure import ALIGNMENT, remember_origin, saved_shapes
+from headcount.surgery.format import (
+    Checkpoint,
+    apply_record,
+    build_empty,
+    model_class,
+    read_checkpoint,
+    read_config,
+    read_generation_config,
+)
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:
-    """Load a model that `save` (or `save_pretrained`) has written, pruned or not, in evaluation mode.
+    """Load a model that `save` or `save_pretrained` wrote, pruned or not, in evaluation mode.
 
     >>> load("./no-such-directory")
     Traceback (most recent call last):
     headcount.errors.BadCheckpoint: no-such-directory is not a directory; give the directory of a saved model
 
-    `directory` may also be the id of a model on the hub, whose files are fetched first. `options` go to
-    `from_pretrained`: `dtype`, `device_map`, `attn_implementation`. Files are checked before anything is loaded; no
-    code from the directory is run, and nothing is unpickled.
+    directory: or the id of a model on the hub, whose files are fetched first.
+    options: for `from_pretrained`: `dtype`, `device_map`, `attn_implementation`.
+
+    Files are checked before anything is loaded; no code from the directory is run, and nothing is unpickled.
     """
     checkpoint = read_checkpoint(fetch(directory))
     config = read_config(checkpoint.directory)
     cls = model_class(config, checkpoint.directory)
     _check_shapes(checkpoint, build_empty(config, cls))
-    options.setdefault("generation_config", _generation_config(checkpoint.directory))
+    options.setdefault("generation_config", read_generation_config(checkpoint.directory))
     loader: Any = type(cls.__name__, (cls,), {"__init__": _carving_init(cls), "__module__": cls.__module__})
     try:
         # The weights are handed over: given a directory, transformers would look for adapters, pickles and more in it.
@@ -45,7 +52,7 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
     except (SafetensorError, OSError, RuntimeError, ValueError, ImportError, AttributeError, LookupError) as error:
         raise BadCheckpoint(f"{checkpoint.directory} cannot be loaded: {first_line(error)}") from error
     model.__class__ = cls
-    model.config._name_or_path = str(checkpoint.directory)
+    remember_origin(model, checkpoint.directory)
     if info["missing_keys"]:
         raise BadCheckpoint(
             f"{checkpoint.directory} has no weights for {min(info['missing_keys'])}, which {cls.__name__} needs"
@@ -58,7 +65,7 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
 
 
 def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.model", "*.txt")) -> Path:
-    """The directory of a model; one that is named by its hub id is downloaded first."""
+    """The directory of a model; a hub id is downloaded first."""
     if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name)):
         return Path(name)
     try:
@@ -74,19 +81,6 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     for name in dict.fromkeys(checkpoint.files.values()):
         weights.update(load_file(checkpoint.directory / name))
     return weights
-
-
-def _generation_config(directory: Path) -> GenerationConfig:
-    """From its own file, or as older models have it, from the model's configuration."""
-    path, old = directory / "generation_config.json", directory / "config.json"
-    try:
-        if path.exists():
-            return GenerationConfig.from_dict(read_json(path))
-        return GenerationConfig.from_dict(read_json(old), _from_model_config=True)
-    except BadCheckpoint:
-        raise
-    except Exception as error:  # transformers validates it with errors of many kinds
-        raise BadCheckpoint(f"{path} is no usable generation configuration: {first_line(error)}") from error
 
 
 def _carving_init(cls: type[PreTrainedModel]) -> Any:
@@ -108,15 +102,9 @@ def _check_shapes(checkpoint: Checkpoint, expected: PreTrainedModel) -> None:
             )
 
 
-def saved_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    """Tensor shapes under the names that `save_pretrained` writes (ViT's differ from its modules')."""
-    state = revert_weight_conversion(model, model.state_dict())
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
-
-
 @torch.no_grad()
 def _align(model: PreTrainedModel) -> None:
-    """Move weights that lie across a file's odd offsets: kernels differ in the last bit there, and are slower."""
+    """Move weights that start at a file's odd offsets: kernels are slower there, and differ in the last bit."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % ALIGNMENT:
             tensor.data = tensor.data.clone()

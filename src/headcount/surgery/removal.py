@@ -1,29 +1,30 @@
-"""`remove`: a copy of a model in which heads are really gone: smaller, faster, and the same otherwise."""
+"""`remove`: a copy of a model in which heads are really gone: smaller, faster, and otherwise the same.
+
+Heads of a family that nobody declared are removed only after a trial has shown that removal equals masking.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
-from transformers.pytorch_utils import Conv1D
 
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.heads import Head
-from headcount.structure import Anatomy, AttentionSite, anatomy
+from headcount.intervene import is_captured
+from headcount.structure import Anatomy, AttentionSite, anatomy, has_own_forward, is_hooked, stranger_in, tree_map
 from headcount.surgery.carve import carve
-from headcount.surgery.record import write_record
+from headcount.surgery.format import write_record
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # of the trial, in float32
 ADVICE = "declare a family for it (CONTRIBUTING.md shows how in 20 lines)"
 
-
 Model = TypeVar("Model", bound=nn.Module)
-PLAIN = (nn.Linear, Conv1D, nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 
 def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = False) -> Model:
@@ -35,7 +36,7 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
     >>> anatomy(smaller).sites[0].heads
     (Head.parse('encoder.0.0'), Head.parse('encoder.0.2'), Head.parse('encoder.0.3'))
 
-    Returns a copy, or with `inplace=True` the model itself. A key-value head goes when all its query heads have gone; a
+    Returns a copy, or with `inplace=True` the model itself. A key-value head is removed with its last query head. A
     site without heads skips attention and adds only its projection's bias.
     """
     found = anatomy(model)
@@ -57,31 +58,32 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
 def refuse_wrapped(found: Anatomy) -> None:
     """Refuse projections that something else has replaced: their weights are not where we would cut."""
     for site in found.sites:
-        if "forward" in vars(site.module):
+        if has_own_forward(site.module):
             raise UnsupportedModel(
-                f"cannot remove heads: something (accelerate's device_map?) has put itself in front of {site.name}; "
-                "load the whole model to one device first"
+                f"cannot remove heads: something (accelerate's device_map?) has replaced the forward of {site.name}",
+                advice="load the whole model to one device first",
             )
         for projection in (site.output, *(module for _, module in site.inputs)):
-            if type(projection) in PLAIN and type(projection.weight.data) is Tensor:
+            stranger = stranger_in(projection)
+            if stranger is None:
                 continue
-            kind = type(projection) if type(projection) not in PLAIN else type(projection.weight.data)
-            source = f"{kind.__module__}.{kind.__name__}"
-            advice = "merge it first (model.merge_and_unload())" if "peft" in source else "load the model unquantized"
-            raise UnsupportedModel(f"cannot remove heads: a projection of {site.name} is a {source}; {advice}")
+            name = f"{stranger.__module__}.{stranger.__name__}"
+            advice = "merge it first (model.merge_and_unload())" if "peft" in name else "load the model unquantized"
+            raise UnsupportedModel(f"cannot remove heads: a projection of {site.name} is a {name}", advice=advice)
 
 
 def _refuse_watched(found: Anatomy) -> None:
     """A copy made inside `masked` or `capture` would keep their hooks for ever."""
     for site in found.sites:
-        hooks: Any = site.output._forward_pre_hooks
-        if any(getattr(hook, "__module__", "").startswith("headcount.") for hook in hooks.values()):
-            raise HeadcountError(f"{site.name} is being masked or captured; remove heads outside of that block")
+        if is_hooked(site.output, by="headcount.") or is_captured(site):
+            raise HeadcountError(
+                f"{site.name} is being masked or captured", advice="remove heads outside of that block"
+            )
 
 
 @torch.no_grad()
 def check_on_trial(model: nn.Module, found: Anatomy, gone: set[Head]) -> None:
-    """Before heads are removed from an undeclared family, see at each site that loses some that removal is exact."""
+    """Before heads of an undeclared family are removed, check at each site that loses some that removal is exact."""
     sites = [site for site in found.sites if site.family.structural and not gone.isdisjoint(site.heads)]
     if not sites:
         return
@@ -108,8 +110,8 @@ def _record_inputs(model: Any, sites: list[AttentionSite]) -> dict[str, tuple[An
             model(**_dummy_inputs(model))
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise UnsupportedModel(
-                f"{_name(sites[0])} is not a declared family, and the model does not run on dummy inputs "
-                f"to try removal on: {first_line(error)}"
+                f"{_name(sites[0])} is not a declared family, and the model does not run on dummy inputs, "
+                f"so removal cannot be tried: {first_line(error)}"
             ) from error
     return fed
 
@@ -131,9 +133,9 @@ def _compare(site: AttentionSite, kept: list[int], args: Any, kwargs: Any) -> No
     carved: Any = copy.deepcopy(zeroed)
     for position, index in enumerate(site.kept):
         if index not in kept:
-            zeroed[1].weight[:, position * site.head_dim : (position + 1) * site.head_dim] = 0
+            zeroed[1].weight[:, position * site.width : (position + 1) * site.width] = 0
     expected = zeroed[0](*args, **kwargs)
-    trial = AttentionSite(**{**vars(site), "module": carved[0], "output": carved[1]})
+    trial = replace(site, module=carved[0], output=carved[1])
     try:
         carve(trial, kept)
         found = carved[0](*args, **kwargs)
@@ -141,16 +143,18 @@ def _compare(site: AttentionSite, kept: list[int], args: Any, kwargs: Any) -> No
             raise TypeError(f"without heads, it would return {_form(found)} instead of {_form(expected)}")
         difference = (_projected(site, zeroed, expected) - _projected(site, carved, found)).abs().max().item()
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise UnsupportedModel(f"{_name(site)} cannot work with fewer heads: {first_line(error)}; {ADVICE}") from error
+        raise UnsupportedModel(
+            f"{_name(site)} cannot work with fewer heads: {first_line(error)}", advice=ADVICE
+        ) from error
     if not difference < TOLERANCE:
         raise UnsupportedModel(
-            f"removing a head from {_name(site)} is not masking it: {site.name} off by {difference:.2g}; {ADVICE}"
+            f"removing a head from {_name(site)} is not masking it: {site.name} off by {difference:.2g}", advice=ADVICE
         )
 
 
 def _projected(site: AttentionSite, parts: Any, output: Any) -> Tensor:
     output = output[0] if isinstance(output, tuple) else output
-    return parts[1](output) if site.family.output.startswith("^") else output
+    return parts[1](output) if site.family.projects_in_parent else output
 
 
 def _to_float(value: Any) -> Any:

@@ -1,21 +1,27 @@
-"""`save`: a directory of safetensors and JSON that replaces an earlier one only when it is whole."""
+"""`save`: a directory of safetensors and JSON that replaces an earlier one only when it is whole.
+
+Where every layer has the same number of heads left and the family's configuration can say so, the checkpoint is written
+in stock form: plain `from_pretrained` loads it without headcount.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
+from safetensors import SafetensorError
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError
-from headcount.structure import anatomy
-from headcount.surgery.record import entry, write_record
-from headcount.surgery.replace import replacing
-from headcount.surgery.stock import as_stock
+from headcount.files import refuse_irreplaceable, replaced_directory
+from headcount.structure import AttentionSite, anatomy, built_empty, came_from, has_adapters
+from headcount.surgery.format import CONFIG, write_record
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -23,7 +29,8 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model", "tokenizer.model", "source.spm", "target.spm", "spm.model", "preprocessor_config.json",
     "processor_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
-OWN_FILES = (*TOKENIZER_FILES, "config.json", "generation_config.json")
+OWN_FILES = (*TOKENIZER_FILES, CONFIG, "generation_config.json")
+WEIGHT_FILES = re.compile(r".*\.safetensors|(pytorch|tf|flax)_model.*|model\.safetensors\.index\.json|adapter_.*")
 
 
 def save(
@@ -40,33 +47,55 @@ def save(
     ...     sorted(file.name for file in path.iterdir())
     ['config.json', 'model.safetensors']
 
-    `tokenizer` (or processor) is saved beside it; without one, the files of the model that this one came from are
-    kept. `max_shard_size` splits larger checkpoints. An earlier checkpoint stays intact until the new one is complete.
-    Where every layer has the same number of heads and the family allows it, plain `from_pretrained` loads the result.
+    directory: new, empty, or one that holds a model; that model stays intact until the new one is complete.
+    tokenizer: or processor, saved beside the model. Without one, the files of the model that this one came from are
+        copied.
+    max_shard_size: splits larger checkpoints.
     """
     if not isinstance(model, PreTrainedModel):
         raise HeadcountError(f"can save a transformers model, not a {type(model).__name__}")
-    if getattr(model, "_hf_peft_config_loaded", False):
-        raise HeadcountError("the model has adapters (PEFT), and only they would be saved; merge them into it first")
+    if has_adapters(model):
+        raise HeadcountError(
+            "the model has adapters (PEFT), and only they would be saved", advice="merge them into the model first"
+        )
     write_record(model)
     target = Path(directory)
-    with replacing(target, OWN_FILES) as partial:
-        state, changes = as_stock(model)
-        model.save_pretrained(partial, state_dict=state, max_shard_size=max_shard_size)
-        if changes:
-            built = {site.name: entry(site, site.kept) for site in anatomy(model).sites}
-            changes["headcount"] = {**model.config.headcount, "sites": built}
-            _update_json(partial / "config.json", changes)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(partial)
-        else:
-            _copy_tokenizer(getattr(model.config, "_name_or_path", ""), partial)
+    refuse_strangers(target)
+    try:
+        with replaced_directory(target, _is_outdated) as partial:
+            _write(model, partial, max_shard_size)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(partial)
+            else:
+                _copy_tokenizer(came_from(model), partial)
+    except SafetensorError as error:
+        raise HeadcountError(f"cannot save to {directory}: {error}; what was there is untouched") from error
     return target
 
 
-def _update_json(path: Path, changes: dict[str, Any]) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**content, **changes}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def refuse_strangers(directory: Path) -> None:
+    """Refuse to save a model in the place of something that is not a model."""
+    refuse_irreplaceable(directory)
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / CONFIG).is_file():
+        raise HeadcountError(
+            f"{directory} is not empty and holds no model", advice="choose another directory to save to"
+        )
+
+
+def _is_outdated(name: str) -> bool:
+    """Whether a file belongs to the earlier checkpoint, and not to the user."""
+    return name in OWN_FILES or WEIGHT_FILES.fullmatch(name) is not None
+
+
+def _write(model: Any, directory: Path, max_shard_size: int | str) -> None:
+    state, changes = as_stock(model)
+    model.save_pretrained(directory, state_dict=state, max_shard_size=max_shard_size)
+    if changes:
+        built = {site.name: site.layout.entry(built=site.kept) for site in anatomy(model).sites}
+        changes["headcount"] = {**model.config.headcount, "sites": built}
+        content = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        text = json.dumps({**content, **changes}, indent=2, sort_keys=True)
+        (directory / CONFIG).write_text(f"{text}\n", encoding="utf-8")
 
 
 def _copy_tokenizer(source: str, directory: Path) -> None:
@@ -80,3 +109,54 @@ def _copy_tokenizer(source: str, directory: Path) -> None:
                 return
         if isinstance(file, str | Path) and Path(file).is_file():
             shutil.copyfile(file, directory / name)
+
+
+def as_stock(model: Any) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
+    """The weights and configuration changes with which plain `from_pretrained` loads the model.
+
+    Returns `(None, {})` where there is no such form: an unpruned model, heads that differ between layers, a family
+    whose head size follows from its number of heads, or a number of heads that its configuration does not take.
+    """
+    sites = anatomy(model).sites
+    if not _is_uniform(sites) or all(len(site.kept) == site.original for site in sites):
+        return None, {}
+    first = sites[0]
+    counts = {"heads": len(first.kept), "kv_heads": len(first.kv_kept), "head_dim": first.head_dim}
+    changes: dict[str, Any] = {key: counts[what] for what, key in first.family.uniform.items()}
+    weights = _stock_weights(model, sites)
+    return (weights, changes) if _can_be_built(model, weights, changes) else (None, {})
+
+
+def _is_uniform(sites: tuple[AttentionSite, ...]) -> bool:
+    """Whether every site has equally many heads, in even groups, in a family that can say so."""
+    first = sites[0]
+    if any(site.family is not first.family or not site.family.uniform or not site.layout.is_even for site in sites):
+        return False
+    if any((len(site.kept), len(site.kv_kept)) != (len(first.kept), len(first.kv_kept)) for site in sites):
+        return False
+    # What layers share goes by index: the heads of one stack must be the same in every layer.
+    sharing = [site for site in sites if site.shared]
+    return all(site.kept == other.kept for site in sharing for other in sites if other.kind == site.kind)
+
+
+def _stock_weights(model: Any, sites: tuple[AttentionSite, ...]) -> dict[str, Tensor] | None:
+    """What layers share has an entry for every original head; the stock form has only those of the heads left."""
+    if not any(site.shared for site in sites):
+        return None
+    state = dict(model.state_dict())
+    for site in sites:
+        for name, axis in site.shared.items():
+            index = state[name].new_tensor(site.layout.columns).long()
+            state[name] = state[name].index_select(axis, index).contiguous()
+    return state
+
+
+def _can_be_built(model: Any, weights: dict[str, Tensor] | None, changes: dict[str, Any]) -> bool:
+    """Whether the stock class takes the new configuration (Llama's wants a divisor) and makes these shapes of it."""
+    try:
+        config = type(model.config).from_dict({**model.config.to_dict(), "headcount": None, **changes})
+        stock = built_empty(type(model), config)
+    except Exception:  # transformers validates configurations with errors of many kinds
+        return False
+    have = {name: tensor.shape for name, tensor in (weights or model.state_dict()).items()}
+    return have == {name: tensor.shape for name, tensor in stock.state_dict().items()}

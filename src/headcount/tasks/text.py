@@ -13,6 +13,7 @@ from transformers import LogitsProcessor
 from transformers.models.auto import modeling_auto
 
 from headcount.errors import BadData
+from headcount.structure import position_limit
 from headcount.tasks.data import Rows
 
 KINDS = {
@@ -100,14 +101,7 @@ def embedding_rows(model: Any) -> int | None:
 
 def positions(model: Any) -> int | None:
     """How many tokens the model can read at once; None where nothing limits it (relative positions)."""
-    for name, module in model.named_modules():
-        # RoBERTa and its kin count positions from the padding index on.
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return module.num_embeddings - module.padding_idx - 1
-    if model.config.model_type in ("t5", "mt5", "umt5", "longt5", "switch_transformers", "bloom", "mpt"):
-        return None
-    limit = getattr(model.config, "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
+    return position_limit(model)
 
 
 def output_rows(model: Any) -> int | None:

@@ -7,4 +7,5 @@ FAMILY = Family(
     classes=tuple(f"{name}Attention" for name in ("Bart", "MBart", "Marian", "M2M100", "Pegasus", "Whisper", "OPT")),
     inputs=separate("q_proj", "k_proj", "v_proj"),
     output="out_proj",
+    cross=("encoder_attn",),
 )

@@ -13,6 +13,8 @@ FAMILY = Family(
     inputs=separate("query", "key", "value"),
     output="^.output.dense",
     head_dim="attention_head_size",
+    cross=("crossattention",),
     emptied=EmptiedContext,
+    padded_positions=True,  # RoBERTa's
     plain=True,
 )

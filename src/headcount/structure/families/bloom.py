@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headcount.structure.family import Family, Part
-from headcount.structure.transformers_internals import Emptied, select_heads
+from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 
 class PrunedBloom:
@@ -13,7 +13,7 @@ class PrunedBloom:
 
     def forward(self, hidden_states: Tensor, residual: Tensor, alibi: Tensor, *args: Any, **kwargs: Any) -> Any:
         alibi = alibi.view(hidden_states.shape[0], -1, *alibi.shape[1:])  # (B, all heads, 1, S)
-        alibi = select_heads(alibi, self.headcount_kept).flatten(0, 1)  # type: ignore[attr-defined]
+        alibi = select_heads(alibi, layout_of(self).kept).flatten(0, 1)  # type: ignore[union-attr]
         return super().forward(hidden_states, residual, alibi, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -26,9 +26,7 @@ class EmptiedBloom(Emptied):
 
 def _bypasses_projection(module: Any) -> str | None:
     if module.pretraining_tp > 1 and module.slow_but_exact:
-        return (
-            "BLOOM with slow_but_exact and pretraining_tp > 1 bypasses its output projection; set slow_but_exact=False"
-        )
+        return "BLOOM with slow_but_exact and pretraining_tp > 1 bypasses its projection; set slow_but_exact=False"
     return None
 
 
@@ -40,6 +38,7 @@ FAMILY = Family(
     kind="decoder",
     pruned=PrunedBloom,
     emptied=EmptiedBloom,
+    relative_positions=True,
     returns_weights=True,
     refuse=_bypasses_projection,
 )

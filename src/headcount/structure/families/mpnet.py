@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from headcount.structure.family import Family, separate
-from headcount.structure.transformers_internals import Emptied, select_heads
+from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 
 class PrunedMPNet:
@@ -15,7 +15,7 @@ class PrunedMPNet:
         self, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **kwargs: Any
     ) -> Any:
         if position_bias is not None:  # (B, all heads, T, T)
-            position_bias = select_heads(position_bias, self.headcount_kept)  # type: ignore[attr-defined]
+            position_bias = select_heads(position_bias, layout_of(self).kept)  # type: ignore[union-attr]
         return super().forward(hidden_states, attention_mask, position_bias, **kwargs)  # type: ignore[misc]
 
 
@@ -36,5 +36,6 @@ FAMILY = Family(
     kind="encoder",
     pruned=PrunedMPNet,
     emptied=EmptiedMPNet,
+    padded_positions=True,
     returns_weights=True,
 )

@@ -5,26 +5,26 @@ from typing import Any
 from torch import Tensor
 
 from headcount.structure.family import Family, separate
-from headcount.structure.transformers_internals import Emptied, select_heads
+from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 
 class PrunedT5:
     """Takes its own heads' share of the position bias, and hands the whole bias on to the next layer."""
 
-    def _columns(self) -> list[int]:
-        """Where its heads are in the position bias: a stock checkpoint of ours has a column for each head it has."""
-        return [self.headcount_built.index(head) for head in self.headcount_kept]  # type: ignore[attr-defined]
-
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
         self._whole_bias = super().compute_bias(*args, **kwargs)  # type: ignore[misc]  # (1, all heads, T, S)
-        return select_heads(self._whole_bias, self._columns())
+        return self._own(self._whole_bias)
+
+    def _own(self, bias: Tensor) -> Tensor:
+        """The share of its own heads: a bias has a column for each head that a model is built with."""
+        return select_heads(bias, layout_of(self).columns)  # type: ignore[union-attr]
 
     def forward(self, hidden_states: Tensor, *args: Any, position_bias: Any = None, **kwargs: Any) -> Any:
-        if self.headcount_kind == "cross":  # type: ignore[attr-defined]
+        if _kind(self) == "cross":
             # Cross layers hand each other a bias of zeros with one layer's number of heads: make it anew instead.
             output, _, *weights = super().forward(hidden_states, *args, position_bias=None, **kwargs)  # type: ignore[misc]
             return output, None, *weights
-        share = None if position_bias is None else select_heads(position_bias, self._columns())
+        share = None if position_bias is None else self._own(position_bias)
         try:
             output, _, *weights = super().forward(hidden_states, *args, position_bias=share, **kwargs)  # type: ignore[misc]
         finally:
@@ -40,6 +40,7 @@ class EmptiedT5(Emptied):
             seen = 0 if cache is None else int(cache.get_seq_length(self.layer_idx))  # type: ignore[attr-defined]
             length = hidden.shape[1]
             bias = self.compute_bias(length, seen + length, hidden.device, seen)  # type: ignore[attr-defined]
+            bias = self.__dict__.pop("_whole_bias", bias)  # other layers need that of all heads
         return projected, None if _kind(self) == "cross" else bias, None
 
 
@@ -60,4 +61,6 @@ FAMILY = Family(
     pruned=PrunedT5,
     emptied=EmptiedT5,
     uniform={"heads": "num_heads"},
+    shared={"relative_attention_bias.weight": 1},
+    relative_positions=True,
 )

@@ -1,0 +1,110 @@
+"""`Layout`: what is left of a site, as its module remembers it and as `config.json` records it.
+
+The record is `config.headcount = {"version": 1, "sites": {"encoder.3": entry, …}}`. An entry has `kept`, the heads left
+by their original index; `of`, how many there were; `group`, how many query heads shared one key-value head; and, in a
+stock checkpoint, `built`: the heads of a model that transformers builds from this configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+VERSION = 1
+MOST = 100_000  # heads of one site; real models have far fewer
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which heads of a site are left, by original index, in the order of their weights.
+
+    >>> layout = Layout.whole("decoder", 8, group=2).keeping([0, 1, 4])
+    >>> layout.kv_kept, layout.kv_index, layout.is_even
+    ((0, 2), (0, 0, 1), False)
+    >>> layout.entry()
+    {'kept': [0, 1, 4], 'of': 8, 'group': 2}
+
+    kind: of the site. original: how many heads it was trained with. group: how many query heads shared one key-value
+        head then. built: the heads that it has when transformers builds it from the model's configuration.
+    """
+
+    kind: str
+    kept: tuple[int, ...]
+    original: int
+    group: int
+    built: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, kind: str, count: int, group: int = 1) -> Layout:
+        """A site that has lost nothing."""
+        everything = tuple(range(count))
+        return cls(kind, everything, count, group, everything)
+
+    @classmethod
+    def read(cls, kind: str, entry: dict[str, Any]) -> Layout:
+        """What an entry of the record says; `makes_sense` must have passed it."""
+        built = tuple(entry.get("built", range(entry["of"])))
+        return cls(kind, tuple(entry["kept"]), entry["of"], entry["group"], built)
+
+    def keeping(self, kept: Sequence[int]) -> Layout:
+        """The same site with only these heads."""
+        return replace(self, kept=tuple(kept))
+
+    def entry(self, built: Sequence[int] | None = None) -> dict[str, Any]:
+        """What the record says of the site; `built` where the configuration is written for other heads."""
+        facts: dict[str, Any] = {"kept": list(self.kept), "of": self.original, "group": self.group}
+        built = self.built if built is None else built
+        return facts if len(built) == self.original else {**facts, "built": list(built)}
+
+    @cached_property
+    def kv_kept(self) -> tuple[int, ...]:
+        """The key-value heads left: those that at least one query head still uses."""
+        return tuple(sorted({index // self.group for index in self.kept}))
+
+    @cached_property
+    def kv_index(self) -> tuple[int, ...]:
+        """For every head left, the position of its key-value head among those left."""
+        return tuple(self.kv_kept.index(index // self.group) for index in self.kept)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every key-value head left serves equally many query heads, in order."""
+        if not self.kept or len(self.kept) % len(self.kv_kept):
+            return False
+        size = len(self.kept) // len(self.kv_kept)
+        return self.kv_index == tuple(position // size for position in range(len(self.kept)))
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """Where the heads left are in a tensor that has an entry for every head in `built`."""
+        return tuple(self.built.index(head) for head in self.kept)
+
+
+def recorded_sites(config: Any) -> dict[str, Any]:
+    """The entries in a configuration's record, by site; none for a model that nothing was removed from."""
+    return (getattr(config, "headcount", None) or {}).get("sites", {})
+
+
+def makes_sense(site: str, entry: Any) -> bool:
+    """Whether an entry that comes from a file is consistent in itself.
+
+    >>> makes_sense("encoder.0", {"kept": [0, 2], "of": 4, "group": 1})
+    True
+    >>> makes_sense("encoder.0", {"kept": [2, 0], "of": 4, "group": 1})
+    False
+    """
+    if not isinstance(entry, dict) or not re.fullmatch(r"[a-z_]+\.\d{1,6}", site):
+        return False
+    original, group, kept = entry.get("of"), entry.get("group"), entry.get("kept")
+    if type(original) is not int or type(group) is not int or not 1 <= group <= original <= MOST or original % group:
+        return False
+    built = entry.get("built", list(range(original)))
+    for heads in (kept, built):
+        if not isinstance(heads, list) or any(type(index) is not int for index in heads):
+            return False
+        if heads != sorted(set(heads)) or not all(index in range(original) for index in heads):
+            return False
+    return bool(built) and set(kept or ()) <= set(built)
