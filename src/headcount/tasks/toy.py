@@ -1,4 +1,4 @@
-"""A tokenizer of whole words, so that examples and tests need no download."""
+"""A tokenizer of whole words: examples, demos and tests need no download."""
 
 from __future__ import annotations
 
