@@ -54,7 +54,7 @@ secret = place.outside / "secret.txt"
 
 def raises(given): raise KeyError("x")
 def two_lines(given):
-    error = HeadcountError("x"); error.args = ("one" + chr(10) + "two",); raise error
+    error = HeadcountError("x"); error.message = "one" + chr(10) + "two"; raise error
 def hangs(given): time.sleep(60)
 def slow(given):
     end = time.process_time() + 0.2
