@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ secret = place.outside / "secret.txt"
 
 def raises(given): raise KeyError("x")
 def two_lines(given):
-    error = HeadcountError("x"); error.args = ("one" + chr(10) + "two",); raise error
+    error = HeadcountError("x"); error.message = "one" + chr(10) + "two"; raise error
 def hangs(given): time.sleep(60)
 def slow(given):
     end = time.process_time() + 0.2
@@ -114,10 +115,10 @@ def test_an_error_is_one_printable_line_whatever_it_quotes():
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("d.jsonl", b"[" * 100_000, "line 1: not JSON"),
-        ("d.jsonl", b'{"text": "a", "label": ' + b"9" * 5000 + b"}", "line 1: not JSON that can be read"),
-        ("d.jsonl", b'{"text": "\\ud800", "label": 1}', "line 1: not JSON that can be read.*surrogates"),
-        ("d.parquet", b"PAR1\x00\x00\x00\x00PAR1", "not a parquet file"),
+        ("d.jsonl", b"[" * 100_000, r"d\.jsonl, line 1: .*JSON"),
+        ("d.jsonl", b'{"text": "a", "label": ' + b"9" * 5000 + b"}", r"d\.jsonl, line 1: .*JSON.*digits"),
+        ("d.jsonl", b'{"text": "\\ud800", "label": 1}', r"d\.jsonl, line 1: .*JSON.*surrogates"),
+        ("d.parquet", b"PAR1\x00\x00\x00\x00PAR1", r"d\.parquet .*not a parquet file"),
     ],
 )
 def test_data_that_no_reader_expects(tmp_path, name, content, says):
@@ -128,17 +129,20 @@ def test_data_that_no_reader_expects(tmp_path, name, content, says):
 
 @pytest.mark.parametrize("label", ["²", "--1", "9" * 5000])
 def test_digits_that_are_no_number(label):
-    with pytest.raises(BadData, match="is none of the model's"):
+    with pytest.raises(BadData, match=r"example 0, column 'label': .*no = 0, yes = 1"):
         class_ids(Rows({"label": [label, "1"]}), "label", {"no": 0, "yes": 1})
 
 
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        (["1-999999999\tab\t_\t_\t_\t_\t_\t_\t_\t_", "1\ta\t_\t_\t_\t_\t0\troot\t_\t_"], "words that are not there"),
-        (["1\ta\t_\t_\t_\t_\t-3\tobj\t_\t_"], "depends on word -3"),
-        (["1\ta\t_\t_\t_\t_\t" + "9" * 5000 + "\tobj\t_\t_"], "not CoNLL-U"),
-        (["2-2\tb\t_\t_\t_\t_\t_\t_\t_\t_", *(f"{i}\tb\t_\t_\t_\t_\t0\troot\t_\t_" for i in (1, 2))], "in front"),
+        (["1-999999999\tab\t_\t_\t_\t_\t_\t_\t_\t_", "1\ta\t_\t_\t_\t_\t0\troot\t_\t_"], r"sentence 1.*1-999999999"),
+        (["1\ta\t_\t_\t_\t_\t-3\tobj\t_\t_"], r"sentence 1.*word -3\b"),
+        (["1\ta\t_\t_\t_\t_\t" + "9" * 5000 + "\tobj\t_\t_"], r"sentence 1.*CoNLL-U"),
+        (
+            ["2-2\tb\t_\t_\t_\t_\t_\t_\t_\t_", *(f"{i}\tb\t_\t_\t_\t_\t0\troot\t_\t_" for i in (1, 2))],
+            r"sentence 1: .*before",
+        ),
     ],
 )
 def test_treebanks_that_count_wrongly(tmp_path, lines, says):
@@ -150,7 +154,7 @@ def test_treebanks_that_count_wrongly(tmp_path, lines, says):
 @pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "num_labels", "hidden_size"])
 def test_a_configuration_that_would_never_be_built(tmp_path, key):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", key: 10**9}))
-    with pytest.raises(BadCheckpoint, match=f"asks for 1000000000 of {key}; no model has more than"):
+    with pytest.raises(BadCheckpoint, match=rf"1000000000\b.*\b{key}"):
         read_config(tmp_path)
 
 
@@ -173,14 +177,17 @@ def test_many_labels_with_names_like_settings_are_no_giants(tmp_path):
 def test_gates_go_on_from_a_file_beside_them_only(tmp_path, file):
     content = {"stages": [], "epoch": 1, "course": None, "useful": None, "file": file}
     (tmp_path / "gates.json").write_text(json.dumps(content))
-    with pytest.raises(RunConflict, match=r"gates\.json makes no sense"):
+    with pytest.raises(RunConflict, match=r"gates\.json"):
         GateState(tmp_path)
 
 
-@pytest.mark.parametrize("row", [{"role": "rare"}, {"role": "rare", "head": "encoder.0.1", "score": [1]}])
-def test_roles_that_are_no_roles(tmp_path, row):
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [({"role": "rare"}, "None"), ({"role": "rare", "head": "encoder.0.1", "score": [1]}, "score")],
+)
+def test_roles_that_are_no_roles(tmp_path, row, says):
     (tmp_path / "run.json").write_text(json.dumps({"heads": [row, row]}))
-    with pytest.raises(HeadcountError, match=r"is not a head|no number"):
+    with pytest.raises(HeadcountError, match=says):
         read_roles(str(tmp_path))
 
 
@@ -192,7 +199,7 @@ def test_a_run_of_no_command_is_reported(tmp_path, command):
 
 def test_scores_that_are_nested_too_deeply(tmp_path):
     (tmp_path / "scores.json").write_bytes(b"[" * 100_000)
-    with pytest.raises(BadData, match="cannot be read as scores"):
+    with pytest.raises(BadData, match=r"scores\.json"):
         Scores.load(tmp_path / "scores.json")
 
 
@@ -213,5 +220,5 @@ def test_a_data_directory_cannot_point_elsewhere(tmp_path, way, place):
     card = CARD.format(way)
     content = {"README.md": card, ".huggingface.yaml": card.split("---")[1], "state.json": json.dumps(state)}[place]
     (tmp_path / "data" / place).write_text(content)
-    with pytest.raises(BadData, match=f"{place} names .*, which is not in its directory"):
+    with pytest.raises(BadData, match=f"^{re.escape(place)} .*{re.escape(repr(way))}"):
         Rows.of(Path(tmp_path / "data"))

@@ -180,7 +180,7 @@ def test_corrections_are_their_definitions(seed, n):
 
 def test_corrections_of_nothing_and_of_unknown_kind():
     assert stats.corrected(np.array([]), "bh").size == 0
-    with pytest.raises(ValueError, match="'holm' or 'bh'"):
+    with pytest.raises(ValueError, match=r"'holm'.*'bh'"):
         stats.corrected(np.array([0.1]), "bonferoni")
 
 
@@ -195,9 +195,9 @@ def test_correlations_are_scipys():
 @pytest.mark.parametrize(
     ("x", "y", "why"),
     [
-        ([1, 2], [3, 4], "fewer than three"),
-        ([1, 1, 1], [1, 2, 3], "are the same"),
-        ([1, 2, np.nan], [1, 2, 3], "not numbers"),
+        ([1, 2], [3, 4], "three"),
+        ([1, 1, 1], [1, 2, 3], "same"),
+        ([1, 2, np.nan], [1, 2, 3], "not finite"),
     ],
 )
 def test_an_undefined_correlation_is_said(x, y, why):
@@ -241,5 +241,5 @@ def test_for_a_loss_higher_is_worse():
     assert result.bound == pytest.approx(0.3)
     assert stats.noninferior(base, better, share, margin=0.1, higher_is_better=False).shown
     assert stats.noninferior(base, base, share, margin=0.1).examples_needed == 1
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match=r"-1\b"):
         stats.noninferior(base, base, share, margin=-1)

@@ -60,39 +60,37 @@ def test_a_sentence_without_text_is_put_together(tmp_path):
 
 def test_a_sentence_that_does_not_align_is_named(tmp_path):
     wrong = ["# sent_id = odd-7", "# text = It works", "1 It 2 nsubj", "2 worked 0 root"]
-    with pytest.raises(
-        BadData, match=r"sentence 2 \(odd-7\): its words cannot be aligned.*'worked' was expected, 'works'"
-    ):
+    with pytest.raises(BadData, match=r"some\.conllu, sentence 2 \(odd-7\): .*'worked'.*'works'"):
         Sentences.of(treebank(tmp_path, DONT, wrong))
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "has no sentences"),
-        ("a\tb\n\n", "sentence 1: not CoNLL-U"),
-        ("1\tIt\t_\t_\t_\t_\t9\tnsubj\t_\t_\n\n", "depends on word 9, but there are 1 words"),
-        ("2\tIt\t_\t_\t_\t_\t0\troot\t_\t_\n\n", "not numbered 1, 2, 3"),
+        ("", r"^bad\.conllu .*no sentences"),
+        ("a\tb\n\n", r"^bad\.conllu, sentence 1: .*CoNLL-U"),
+        ("1\tIt\t_\t_\t_\t_\t9\tnsubj\t_\t_\n\n", r"^bad\.conllu, sentence 1: 'It' .*word 9\b.*\b1$"),
+        ("2\tIt\t_\t_\t_\t_\t0\troot\t_\t_\n\n", r"^bad\.conllu, sentence 1: .*1, 2, 3"),
     ],
 )
 def test_what_is_no_treebank_is_refused(tmp_path, content, message):
     (tmp_path / "bad.conllu").write_text(content)
     with pytest.raises(BadData, match=message):
         Sentences.of(tmp_path / "bad.conllu")
-    with pytest.raises(BadData, match="cannot read"):
+    with pytest.raises(BadData, match=r"missing\.conllu"):
         Sentences.of(tmp_path / "missing.conllu")
     (tmp_path / "bad.conllu").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadData, match="not UTF-8"):
+    with pytest.raises(BadData, match=r"^bad\.conllu: .*UTF-8"):
         Sentences.of(tmp_path / "bad.conllu")
 
 
 def test_a_relation_that_never_occurs_is_refused(tmp_path):
     data = Sentences.of(treebank(tmp_path, DONT))
     assert chosen_relations(data, ["dobj", "nsubj"]) == (["obj", "nsubj"], [])
-    assert chosen_relations(data, None) == (["nsubj", "obj", "advmod"], ["no amod in the data"])
-    with pytest.raises(BadData, match=r"'nsub' never occurs in the data; .*did you mean 'nsubj'"):
+    assert chosen_relations(data, None) == (["nsubj", "obj", "advmod"], ["the data has no amod"])
+    with pytest.raises(BadData, match=r"'nsub'.*'nsubj'"):
         chosen_relations(data, ["nsub"])
-    with pytest.raises(BadData, match="has no dependencies"):
+    with pytest.raises(BadData, match=r"'obj'.*data="):
         chosen_relations(Sentences((Sentence("It works."),)), ["obj"])
 
 
@@ -151,7 +149,7 @@ def test_raw_text_is_parsed():
     second = data.sentences[1]
     assert [second.text[start:end] for start, end in second.words] == ["And", "that", "."]
     assert second.relations == ((1, 0, "obj"), (2, 0, "obj"))
-    with pytest.raises(HeadcountError, match="finds no dependencies"):
+    with pytest.raises(HeadcountError, match=r"parser=.*en_core_web_sm"):
         Sentences.of([{"text": "Go ."}], parser=Pipeline(annotated=False))
 
 
@@ -176,9 +174,9 @@ def test_without_a_parser_text_stays_unparsed(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "spacy", None)
     data = Sentences.of([{"text": "It works."}])
     assert not data.sentences[0].relations
-    assert "syntactic heads are not looked for" in data.remarks[-1]
+    assert "spaCy is not installed" in data.remarks[-1]
     assert Sentences.of([{"text": "It works."}], parser=False).remarks == ()
-    with pytest.raises(HeadcountError, match="spaCy is not installed; install it, or give a CoNLL-U file"):
+    with pytest.raises(HeadcountError, match=r"spaCy is not installed.*data="):
         Sentences.of([{"text": "It works."}], parser="en_core_web_sm")
 
 

@@ -101,16 +101,19 @@ def test_a_gradient_that_is_no_number_names_its_example():
     bad = task.features["input_ids"][3][1]
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight[bad] = float("nan")
-    with pytest.raises(BadData, match="gradient there is not finite"):
+    affected = [place for place, ids in zip(task.places, task.features["input_ids"], strict=True) if bad in ids]
+    assert len(affected) < 6
+    with pytest.raises(BadData, match="gradient") as refusal:
         head_gradients(model, task)
+    assert str(refusal.value).split(":")[0] in affected
 
 
 def test_a_model_without_a_loss_is_refused():
     bare = zoo.build("bert")
-    with pytest.raises(HeadcountError, match="gives no loss"):
+    with pytest.raises(HeadcountError, match=r"BertModel .*\bloss\b.*logits"):
         head_gradients(bare, ZooTask("bert", bare, n=2))
 
 
 def test_an_unknown_variant_gets_a_suggestion():
-    with pytest.raises(HeadcountError, match="did you mean 'token'"):
+    with pytest.raises(HeadcountError, match=r"'tokens'.*'token'"):
         gradient(JOBS["classifier"][0](), classification(n=2), per="tokens")

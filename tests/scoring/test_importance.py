@@ -89,9 +89,9 @@ def test_raw_values_are_kept_and_survive_json(model, tmp_path):
 
 def test_damaged_scores_are_refused(tmp_path):
     (tmp_path / "bad.json").write_text('{"heads": [{"head": "encoder.0.0"}], "method": "gradient"}')
-    with pytest.raises(BadData, match="no scores that headcount has written"):
+    with pytest.raises(BadData, match="values"):
         Scores.load(tmp_path / "bad.json")
-    with pytest.raises(BadData, match="cannot be read"):
+    with pytest.raises(BadData, match=r"missing\.json"):
         Scores.load(tmp_path / "missing.json")
 
 
@@ -115,22 +115,22 @@ def test_convergence_needs_more_rows_when_heads_are_close():
 
 
 def test_bad_requests_are_refused_in_one_sentence(model):
-    with pytest.raises(HeadcountError, match="did you mean 'gradient'"):
+    with pytest.raises(HeadcountError, match=r"'gradeint'.*'gradient'"):
         importance(model, classification(n=2), "gradeint")
-    with pytest.raises(HeadcountError, match="unknown option of fisher 'per'"):
+    with pytest.raises(HeadcountError, match=r"fisher 'per'.* tokens$"):
         importance(model, classification(n=2), "fisher", per="token")
     one_class = classification(n=24)
     one_class = one_class.subset([i for i, label in enumerate(one_class.labels) if label == 1])
-    with pytest.raises(BadData, match=r"all 1[0-9] examples have the label 1"):
+    with pytest.raises(BadData, match=rf"\b{len(one_class)} examples .*label 1\b"):
         importance(model, one_class)
-    with pytest.raises(HeadcountError, match="no attention heads left"):
+    with pytest.raises(HeadcountError, match="no attention heads"):
         importance(remove(model, anatomy(model).heads), classification(n=4))
-    with pytest.raises(HeadcountError, match="unknown head"):
+    with pytest.raises(HeadcountError, match=r"encoder\.7\.0"):
         importance(model, classification(n=4), "random")["encoder.7.0"]
 
 
 def test_scores_that_are_no_numbers_are_refused():
-    with pytest.raises(BadData, match=r"score of encoder\.0\.1 is not a finite number"):
+    with pytest.raises(BadData, match=r"gradient .*encoder\.0\.1\b"):
         Scores((Head("encoder", 0, 0), Head("encoder", 0, 1)), np.array([[1.0, np.nan]]), "gradient")
-    with pytest.raises(HeadcountError, match="values have shape"):
+    with pytest.raises(HeadcountError, match=r"\(0, 1\).*\(rows, 1\)"):
         Scores((Head("encoder", 0, 0),), np.zeros((0, 1)), "gradient")

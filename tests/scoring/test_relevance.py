@@ -222,7 +222,7 @@ def test_steps_are_spread_and_counted():
     assert np.sum(taken, axis=0).tolist() == [(row != -100).sum().item() for row in batch.labels]
     with frozen(model):
         assert len(list(step_relevances(model, task, batch, steps=2))) == 2
-    with pytest.raises(HeadcountError, match="at least one step"):
+    with pytest.raises(HeadcountError, match=r"\b0\b.*steps="):
         relevance(model, task, steps=0)
 
 
@@ -248,7 +248,7 @@ class Strange(nn.Module):
 def test_a_model_that_does_not_conserve_is_refused():
     model = JOBS["classifier"][0]()
     model.bert.encoder.layer[1].intermediate.intermediate_act_fn = Strange()
-    with pytest.raises(HeadcountError, match="relevance is not conserved in BertForSequenceClassification"):
+    with pytest.raises(HeadcountError, match=r"BertForSequenceClassification .* arrived.*method="):
         relevance(model, classification(n=4))
 
 
@@ -261,7 +261,7 @@ def test_everything_is_undone_also_after_an_error():
     rules = dict(RULES)
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight[task.features["input_ids"][3][1]] = float("nan")
-    with pytest.raises(BadData, match="relevance there is not finite"):
+    with pytest.raises(BadData, match=r"^data, example \d: .*relevance"):
         relevance(model, task)
     after = {
         name: len(module._forward_hooks) + len(module._forward_pre_hooks) for name, module in model.named_modules()
@@ -283,7 +283,7 @@ def test_pruned_models_have_scores_of_the_heads_that_are_left():
 
 def test_a_model_without_logits_is_refused():
     bare = zoo.build("bert")
-    with pytest.raises(HeadcountError, match="gives no logit"):
+    with pytest.raises(HeadcountError, match=r"BertModel .*\blogit\b"):
         relevance(bare, ZooTask("bert", bare, n=2))
 
 

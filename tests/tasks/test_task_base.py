@@ -62,7 +62,7 @@ def test_keys_find_the_same_input_whatever_its_label():
 def test_a_nan_is_named_by_its_example():
     task = make(places=["a.tsv, line 4", "a.tsv, line 5", "a.tsv, line 9"])
     batch = task.batch([0, 2])
-    with pytest.raises(BadData, match=r"a.tsv, line 9: .* is nan"):
+    with pytest.raises(BadData, match=r"a\.tsv, line 9.* nan"):
         task.columns(batch, torch.ones(2), torch.tensor([0.5, torch.nan]))
     stacked = task.columns(batch, torch.ones(2), torch.tensor([[1, 2], [3, 4]]))
     assert stacked.dtype == torch.float64
@@ -76,18 +76,18 @@ def test_all_zero_token_types_are_left_out():
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
-    with pytest.raises(BadData, match=r"example 1 has token id 8, .* for 8 tokens"):
+    with pytest.raises(BadData, match=r"example 1 .*\b8\b.*\b8\b"):
         make().check(bert(vocab_size=8))
 
 
 def test_texts_beyond_the_models_positions_are_refused():
-    with pytest.raises(BadData, match=r"1 texts are longer than the model's 2 positions .*max_length=2"):
+    with pytest.raises(BadData, match=r"^1 texts .*\b2 positions .*example 0: 3 tokens.*\b2 tokens.*max_length="):
         make().check(bert(max_position_embeddings=2))
 
 
 def test_an_input_that_the_model_does_not_take_is_refused():
     task = BaseTask({"input_ids": [[1]], "nonsense": [[1]]}, metric=METRIC)
-    with pytest.raises(BadData, match=r"'nonsense', which Bert\w+ does not take"):
+    with pytest.raises(BadData, match=r"'nonsense'.* BertForSequenceClassification"):
         task.check(_strict(bert()))
 
 

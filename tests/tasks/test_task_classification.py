@@ -117,20 +117,25 @@ def test_named_classes_of_a_data_set_are_matched_by_name():
     assert class_ids(Rows.of(data), "label", {"CONTRADICTION": 0, "ENTAILMENT": 1}) == ([1, 0], {}, [])
     ids, _, remarks = class_ids(Rows.of(data), "label", {"yes": 0, "no": 1})
     assert ids == [0, 1]
-    assert "are not the model's; their numbers are used" in remarks[0]
+    assert len(remarks) == 1
+    assert "(entailment, contradiction)" in remarks[0]
 
 
 @pytest.mark.parametrize(
     ("values", "label2id", "message"),
     [
-        (["neg", "pos"], {"bad": 0, "good": 1}, "example 0, column 'label': label 'neg' is none .*bad = 0, good = 1"),
-        ([0, 2], {"LABEL_0": 0, "LABEL_1": 1}, "example 1, column 'label': label '2' is none .*0 to 1"),
-        (["neg", "pos"], {"LABEL_0": 0, "LABEL_1": 1}, "names .neg, pos.*LABEL_0, LABEL_1.*which is which is unknown"),
-        ([0, -1], None, "example 1, column 'label': label '-1'"),
-        ([0, None], None, "example 1, column 'label': there is no label"),
-        ([0, ""], None, "example 1, column 'label': there is no label"),
-        ([0.0, float("nan")], None, "example 1, column 'label': there is no label"),
-        (["a", "b"], {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}, "label 'a' is none of the model's: 0 to 2"),
+        (["neg", "pos"], {"bad": 0, "good": 1}, "example 0, column 'label': .*'neg'.*bad = 0, good = 1"),
+        ([0, 2], {"LABEL_0": 0, "LABEL_1": 1}, "example 1, column 'label': .*'2'.*0 to 1"),
+        (
+            ["neg", "pos"],
+            {"LABEL_0": 0, "LABEL_1": 1},
+            "example 0, column 'label': .*neg, pos.*LABEL_0, LABEL_1",
+        ),
+        ([0, -1], None, "example 1, column 'label': .*'-1'"),
+        ([0, None], None, "example 1, column 'label': .*no label"),
+        ([0, ""], None, "example 1, column 'label': .*no label"),
+        ([0.0, float("nan")], None, "example 1, column 'label': .*no label"),
+        (["a", "b"], {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}, "example 0, column 'label': .*'a'.*0 to 2"),
     ],
 )
 def test_labels_the_model_does_not_know_are_refused(tokenizer, values, label2id, message):
@@ -140,16 +145,16 @@ def test_labels_the_model_does_not_know_are_refused(tokenizer, values, label2id,
 
 
 def test_a_model_that_does_not_fit_is_refused(tokenizer):
-    task = Classification(ROWS, tokenizer)
-    with pytest.raises(BadData, match=r"example \d+: label 2, but the model knows only 2 classes"):
+    task, first = Classification(ROWS, tokenizer), [row["label"] for row in ROWS].index(2)
+    with pytest.raises(BadData, match=rf"example {first}: label 2, .*2 classes \(0 to 1\)"):
         task.check(bert(num_labels=2))
     with pytest.raises(BadData, match="single output"):
         task.check(bert(num_labels=1))
     with pytest.raises(BadData, match="multi_label"):
         task.check(bert(num_labels=3, problem_type="multi_label_classification"))
-    with pytest.raises(BadData, match="pads with token 0, the model with 7"):
+    with pytest.raises(BadData, match=r"token 0\b.*\b7$"):
         task.check(bert(num_labels=3, pad_token_id=7))
-    with pytest.raises(BadData, match="use f1_macro"):
+    with pytest.raises(BadData, match=r"\b3\b.*f1_macro.*metric="):
         Classification(ROWS, tokenizer, metric="f1").check(bert(num_labels=3))
 
 
@@ -159,9 +164,9 @@ def test_guessed_label_numbers_must_be_the_models(tokenizer):
     assert "labels numbered in sorted order: bad = 0, good = 1" in task.check(bert(num_labels=2))
     same, other = {"bad": 0, "good": 1}, {"good": 0, "bad": 1}
     assert task.check(bert(label2id=same, id2label={0: "bad", 1: "good"}))
-    with pytest.raises(BadData, match=r"the labels' names \(bad, good\) do not say which .* pass label2id"):
+    with pytest.raises(BadData, match=r"\(bad, good\).*\(good, bad\).*label2id="):
         task.check(bert(label2id=other, id2label={0: "good", 1: "bad"}))
-    with pytest.raises(BadData, match="pass label2id"):
+    with pytest.raises(BadData, match=r"\(bad, good\).*LABEL_2.*label2id="):
         task.check(bert(num_labels=3))
 
 
@@ -169,7 +174,7 @@ def test_truncation_is_counted_and_said(tokenizer):
     task = Classification(ROWS, tokenizer, max_length=6)
     cut = sum(len(row["text"].split()) > 4 for row in ROWS)
     assert max(task.lengths) == 6
-    assert f"{cut} of 40 texts cut to 6 tokens" in task.check(bert(num_labels=3))
+    assert f"{cut} of 40 texts truncated to 6 tokens" in task.check(bert(num_labels=3))
     assert all(ids[-1] == tokenizer.sep_token_id for ids in task.features["input_ids"])
 
 
@@ -184,7 +189,7 @@ def test_a_nan_loss_names_the_example(tokenizer, tmp_path):
 
 
 def test_texts_that_are_none_are_refused(tokenizer):
-    with pytest.raises(BadData, match="example 1, column 'text': None is no text"):
+    with pytest.raises(BadData, match=r"example 1, column 'text': .*None"):
         Classification([{"text": "a", "label": 1}, {"text": None, "label": 0}], tokenizer)
 
 

@@ -62,9 +62,9 @@ def test_data_in_memory():
     both = datasets.DatasetDict(train=datasets.Dataset.from_list(dicts), test=datasets.Dataset.from_list(dicts[:2]))
     rows = Rows.of(both)
     assert (len(rows), rows.split) == (2, "test")
-    assert rows.remarks == ["split 'test' of data, of train, test"]
+    assert rows.remarks == ["split 'test' of data (it has train, test)"]
     assert len(Rows.of(both, "train")) == 5
-    with pytest.raises(BadData, match="unknown split 'tset'; did you mean 'test'"):
+    with pytest.raises(BadData, match=r"'tset'.*'test'"):
         Rows.of(both, "tset")
 
 
@@ -88,14 +88,14 @@ def test_nested_translations_become_columns():
 def test_headers_are_recognised(tmp_path, content, header):
     path = write(tmp_path / "x.tsv", content)
     if header is None:
-        with pytest.raises(BadData, match="line 2: 2 columns where 1 were expected"):
+        with pytest.raises(BadData, match=r"x\.tsv, line 2: 2 columns.*\b1$"):
             Rows.of(path)
         return
     rows = Rows.of(path)
     assert len(rows) == content.count("\n") - header
     assert rows.remarks == {
         "sentence": [],
-        "opinion": ["the first line of x.tsv is taken for a header"],
+        "opinion": ["the first line of x.tsv is read as a header"],
     }.get(content.split("\t")[0], ["x.tsv has no header: its columns are counted from 0"])
     assert rows.place(0) == f"x.tsv, line {2 if header else 1}"
 
@@ -122,17 +122,17 @@ def test_a_csv_may_hold_line_breaks_and_names_the_line_where_a_row_begins(tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train.tsv", b"a\t1\tx\ty\nb\t0\n", "train.tsv, line 2: 2 columns where 4 were expected"),
-        ("x.csv", b'text,label\n"open,1\n', "x.csv, line 2: not proper csv"),
-        ("x.csv", b"", "x.csv is empty"),
-        ("x.txt", b" \n\n", "x.txt is empty"),
-        ("x.tsv", "text\tlabel\nna\xefve\t1\n".encode("latin-1"), "x.tsv, line 2: not UTF-8 text"),
-        ("x.tsv", b"text\tlabel\n", "x.tsv: there are no rows"),
+        ("train.tsv", b"a\t1\tx\ty\nb\t0\n", r"train\.tsv, line 2: 2 columns.*4$"),
+        ("x.csv", b'text,label\n"open,1\n', r"x\.csv, line 2: .*csv"),
+        ("x.csv", b"", r"x\.csv .*empty"),
+        ("x.txt", b" \n\n", r"x\.txt .*empty"),
+        ("x.tsv", "text\tlabel\nna\xefve\t1\n".encode("latin-1"), r"x\.tsv, line 2: .*UTF-8"),
+        ("x.tsv", b"text\tlabel\n", r"x\.tsv: .*no rows"),
         ("x.tsv", b"label\tlabel\nsome\t1\n", None),
-        ("x.jsonl", b'{"text": "a"}\n{"text": \n', "x.jsonl, line 2: not JSON"),
-        ("x.jsonl", b'{"text": "a"}\n[1]\n', "x.jsonl, line 2: a JSON object was expected"),
-        ("x.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "x.jsonl, line 2: no 'label', which line 1 has"),
-        ("x.parquet", b"nothing like it", "x.parquet is not a parquet file"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": \n', r"x\.jsonl, line 2: .*JSON.* column 10$"),
+        ("x.jsonl", b'{"text": "a"}\n[1]\n', r"x\.jsonl, line 2: .*JSON object"),
+        ("x.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', r"x\.jsonl, line 2: .*'label'.*line 1"),
+        ("x.parquet", b"nothing like it", r"x\.parquet .*not a parquet file"),
     ],
 )
 def test_bad_files_are_refused_in_one_sentence(tmp_path, name, content, message):
@@ -140,35 +140,34 @@ def test_bad_files_are_refused_in_one_sentence(tmp_path, name, content, message)
     if message is None:
         assert len(Rows.of(tmp_path / name)) == 2  # a repeated name is no header
         return
-    with pytest.raises(BadData) as refusal:
+    with pytest.raises(BadData, match=f"^{message}") as refusal:
         Rows.of(tmp_path / name)
-    assert str(refusal.value).startswith(message)
     assert "\n" not in str(refusal.value)
 
 
 def test_other_refusals(tmp_path, monkeypatch):
-    with pytest.raises(BadData, match=r"there is no file .*missing\.tsv"):
+    with pytest.raises(BadData, match=r"no file .*missing\.tsv"):
         Rows.of(tmp_path / "missing.tsv")
-    with pytest.raises(BadData, match="cannot read rows from int"):
+    with pytest.raises(BadData, match=r"\bint\b"):
         Rows.of(3)
-    with pytest.raises(BadData, match="there are no rows"):
+    with pytest.raises(BadData, match="no rows"):
         Rows.of([])
-    with pytest.raises(BadData, match="example 1: no 'label', which example 0 has"):
+    with pytest.raises(BadData, match=r"example 1: .*'label'.*example 0"):
         Rows.of([{"text": "a", "label": 1}, {"text": "b"}])
     path = write(tmp_path / "x.tsv", "text\tlabel\na\t1\nb\t0\n")
-    with pytest.raises(BadData, match="one file without splits"):
+    with pytest.raises(BadData, match=r"x\.tsv .*'test'.*split="):
         Rows.of(path, "test")
     rows = Rows.of(path)
-    with pytest.raises(BadData, match=r"x.tsv: unknown column 'lable'; did you mean 'label'"):
+    with pytest.raises(BadData, match=r"x\.tsv: .*'lable'.*'label'"):
         rows.column("lable")
-    with pytest.raises(BadData, match=r"x.tsv has no column 2"):
+    with pytest.raises(BadData, match=r"x\.tsv .*column 2\b.*\b2, counted from 0"):
         rows.column(2)
 
     def offline(*_, **__):
         raise ConnectionError("Couldn't reach the hub\nlong story")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(BadData, match=r"^someone/data: there is no such file, .*Couldn't reach the hub$"):
+    with pytest.raises(BadData, match=r"^someone/data: .*no such file.*Couldn't reach the hub$"):
         Rows.of("someone/data")
 
 
@@ -195,9 +194,9 @@ def test_a_limited_choice_is_random_repeatable_and_in_order(tmp_path):
     assert [few.place(i) for i in range(10)] == [f"x.tsv, line {n + 2}" for n in numbers]
     assert rows.take(10, seed=3).table == few.table != rows.take(10, seed=4).table
     assert rows.take(10, seed=None).column("text") == rows.column("text")[:10]
-    assert few.remarks == ["10 of 50 rows of x.tsv: a random choice (seed 3)"]
+    assert few.remarks == ["10 of 50 rows of x.tsv: a random sample (seed 3)"]
     assert rows.take(99) is rows
-    with pytest.raises(BadData, match="at least 1"):
+    with pytest.raises(BadData, match="at least 1, not 0"):
         rows.take(0)
     memory = Rows.of([{"text": str(i)} for i in range(9)]).take(3, seed=1)
     assert memory.place(0) == f"data, example {memory.column('text')[0]}"
@@ -208,7 +207,7 @@ def test_aligned_files_must_be_as_long(tmp_path):
     rows = aligned(Rows.of(source), Rows.of(target))
     assert rows.table == {"source": ["a dog", "a cat"], "target": ["un chien", "un chat"]}
     write(target, "un chien\n")
-    with pytest.raises(BadData, match=r"val.en has 2 lines and val.fr has 1"):
+    with pytest.raises(BadData, match=r"val\.en has 2 .*val\.fr has 1\b"):
         aligned(Rows.of(source), Rows.of(target))
 
 
@@ -230,14 +229,19 @@ def test_well_known_columns_are_guessed(columns, text, pair, label):
 
 
 def test_hopeless_guesses_say_what_to_pass():
-    with pytest.raises(BadData, match="one column: a text and a label"):
+    with pytest.raises(BadData, match=r"one column.* text .* label"):
         find_label(Rows({"text": ["a"]}), None)
-    with pytest.raises(BadData, match="none of a, b looks like labels; pass label="):
+    with pytest.raises(BadData, match=r"among a, b; .*label="):
         find_label(Rows({"a": ["x" * 40] * 2, "b": ["y" * 40] * 2}), None)
-    with pytest.raises(BadData, match="no column of texts among a, b; pass text="):
+    with pytest.raises(BadData, match=r"among a, b; .*text="):
         find_text(Rows({"a": [1], "b": [2]}), None, None)
-    with pytest.raises(BadData, match="target_data="):
+    with pytest.raises(BadData, match=r"val\.en .*target_data="):
         find_translation(Rows({"text": ["a"]}, "val.en"), None, None)
+    with pytest.raises(BadData, match=r"source .*among id, year; .*source="):
+        find_translation(Rows({"id": [1], "year": [2]}), None, None)
+    two = Rows({"text": ["a"], "id": ["b"]}, "val.fr")
+    with pytest.raises(BadData, match=r"val\.fr .*text, id; .*target="):
+        aligned(Rows({"text": ["a"]}), two)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from headcount.errors import BadData
 from headcount.tasks import metrics
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer
-from tiny_models import gpt, masked_bert
+from tiny_models import bert, gpt, marian, masked_bert
 
 TEXTS = ["a dog runs", "the fine cat sleeps", "film", "", "a dull film runs the dog a cat sleeps fine"]
 ROWS = [{"text": text} for text in TEXTS]
@@ -20,7 +20,7 @@ LONG = [{"text": " ".join(f"w{(7 * i + j) % 200}" for j in range(40))} for i in 
 def test_the_causal_loss_is_the_models_own(gpt_tokenizer):
     task, model = LanguageModeling(ROWS, gpt_tokenizer), gpt()
     remarks = task.check(model)
-    assert "2 of 5 texts are too short to predict anything and are left out" in remarks
+    assert "2 of 5 texts are too short to predict anything and were left out" in remarks
     assert [task.places[i] for i in range(3)] == ["data, example 0", "data, example 1", "data, example 4"]
     batch = task.batch([0, 1, 2])
     with torch.no_grad():
@@ -49,7 +49,9 @@ def test_long_texts_are_split_and_nothing_is_lost(gpt_tokenizer):
     assert max(task.lengths) == 4
     pieces = [gpt_tokenizer.decode(ids) for ids in task.features["input_ids"]]
     assert " ".join(pieces[2:]) == TEXTS[4][: len(" ".join(pieces[2:]))]
-    assert any("long texts are split at 4 tokens" in remark for remark in task.check(gpt()))
+    remarks = [remark for remark in task.check(gpt()) if "longer than 4 tokens" in remark]
+    assert len(remarks) == 1
+    assert "4 texts became 6 pieces" in remarks[0]
 
 
 def test_the_masked_loss_is_the_models_own():
@@ -98,12 +100,15 @@ def test_masked_pieces_all_have_their_ends():
     assert ends == {(MANY.cls_token_id, MANY.sep_token_id)}
 
 
-def test_the_wrong_kind_of_model_is_refused(gpt_tokenizer):
-    with pytest.raises(BadData, match="GPT2LMHeadModel is no masked language model; pass masked=False"):
+def test_the_wrong_kind_of_model_is_refused(tokenizer, gpt_tokenizer):
+    with pytest.raises(BadData, match=r"GPT2LMHeadModel .*causal .*not .*masked .*masked="):
         LanguageModeling(LONG, MANY).check(gpt(vocab_size=210, n_positions=64))
-    with pytest.raises(BadData, match="BertForMaskedLM is no causal language model"):
+    with pytest.raises(BadData, match=r"BertForMaskedLM .*masked .*not .*causal .*masked="):
         LanguageModeling(ROWS, gpt_tokenizer).check(masked_bert())
-    with pytest.raises(BadData, match="no mask token"):
+    with pytest.raises(BadData, match=r"mask token.*masked="):
         LanguageModeling(ROWS, gpt_tokenizer, masked=True)
+    for other in (bert(), marian()):  # a classifier, an encoder-decoder
+        with pytest.raises(BadData, match=f"{type(other).__name__} .*masked"):
+            LanguageModeling(ROWS, tokenizer).check(other)
     with pytest.raises(BadData, match="no examples"):
         LanguageModeling([{"text": " "}], gpt_tokenizer)

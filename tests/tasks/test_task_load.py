@@ -2,17 +2,19 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
 from headcount.errors import BadData, HeadcountError
 from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
-from headcount.tasks.load import load_task
+from headcount.tasks.load import KINDS, find_kind, guess_kind, load_task
 from headcount.tasks.task import BaseTask, Task
 from headcount.tasks.translation import Translation
 from tiny_models import bert, gpt, marian, masked_bert
 
 ROWS = [{"text": "a fine dog", "label": "good"}, {"text": "the dull cat sleeps", "label": "bad"}]
+BART = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 30, "encoder_attention_heads": 2}
+BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 8}
 PAIRS = [{"source": "a dog", "target": "un chien"}, {"source": "the cat", "target": "le chat"}]
 
 
@@ -45,12 +47,23 @@ def test_aliases(gpt_tokenizer, kind):
 
 def test_a_kind_that_cannot_be_told(tokenizer):
     bare = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=30))
-    with pytest.raises(HeadcountError, match="cannot tell from BertModel: pass classification, translation"):
+    with pytest.raises(HeadcountError, match=r"BertModel.*kind=.*classification, translation"):
         load_task(None, ROWS, tokenizer, bare)
-    with pytest.raises(HeadcountError, match="no model to guess from"):
+    with pytest.raises(HeadcountError, match=r"no model.*kind="):
         load_task(None, ROWS, tokenizer)
-    with pytest.raises(HeadcountError, match="unknown task 'clasification'; did you mean 'classification'"):
+    with pytest.raises(HeadcountError, match=r"'clasification'.*'classification'"):
         load_task("clasification", ROWS, tokenizer)
+
+
+def test_every_kind_is_found_by_its_names_and_its_models():
+    names = [name for kind in KINDS for name in (kind.name, *kind.aliases)]
+    assert len(names) == len(set(names))
+    assert all(
+        find_kind(name.upper().replace("-", "_")) is kind for kind in KINDS for name in (kind.name, *kind.aliases)
+    )
+    models = {"classification": bert(), "translation": marian(), "masked": masked_bert(), "causal": gpt()}
+    assert {name: find_kind(None, model).name for name, model in models.items()} == {name: name for name in models}
+    assert guess_kind(BartForConditionalGeneration(BartConfig(**BART))) == "translation"  # not masked
 
 
 def test_texts_are_cut_to_the_models_positions(tokenizer):
@@ -58,7 +71,7 @@ def test_texts_are_cut_to_the_models_positions(tokenizer):
     model = bert()
     task = load_task("classification", rows, tokenizer, model)
     assert max(task.lengths) == 16
-    assert "1 of 2 texts cut to 16 tokens" in task.check(model)
+    assert "1 of 2 texts truncated to 16 tokens" in task.check(model)
     task.outputs(model, task.batch([0, 1]))
     assert max(load_task("classification", rows, tokenizer, model, max_length=5).lengths) == 5
 
@@ -68,7 +81,7 @@ def test_limit_split_and_metric_are_passed_on(tokenizer, tmp_path):
     task = load_task("classification", rows, tokenizer, limit=10, seed=4, metric="matthews")
     assert len(task) == 10
     assert task.metric.name == "matthews"
-    assert "10 of 30 rows of data: a random choice (seed 4)" in task.remarks
+    assert "10 of 30 rows of data: a random sample (seed 4)" in task.remarks
     (tmp_path / "a.en").write_text("a dog\nthe cat\n")
     (tmp_path / "a.fr").write_text("un chien\nle chat\n")
     task = load_task("translation", tmp_path / "a.en", tokenizer, target_data=tmp_path / "a.fr", limit=1, beams=2)
@@ -77,14 +90,14 @@ def test_limit_split_and_metric_are_passed_on(tokenizer, tmp_path):
 
 
 def test_columns_that_mean_nothing_are_refused(tokenizer):
-    with pytest.raises(BadData, match="source='a' means nothing to a task of kind 'classification'"):
+    with pytest.raises(BadData, match=r"classification .*source.*'a'.*text=…, pair=…, label=…"):
         load_task("classification", ROWS, tokenizer, source="a")
-    with pytest.raises(BadData, match="label='a' means nothing"):
+    with pytest.raises(BadData, match=r"translation .*label.*'a'.*target_data="):
         load_task("translation", PAIRS, tokenizer, label="a")
 
 
 def test_a_model_that_does_not_fit_is_refused_at_once(tokenizer):
-    with pytest.raises(BadData, match=r"label 'bad' is none|label 'good' is none"):
+    with pytest.raises(BadData, match=r"example 0, column 'label': .*'good'.*0 to 2"):
         load_task("classification", ROWS, tokenizer, bert(num_labels=3))
 
 

@@ -19,8 +19,7 @@ from transformers import (
 from headcount.errors import BadData
 from headcount.tasks import metrics
 from headcount.tasks.metrics import TextScorer
-from headcount.tasks.text import decoder_inputs, language_token, speaking
-from headcount.tasks.translation import Translation
+from headcount.tasks.translation import Translation, decoder_inputs, language_token, languages_set
 from tiny_models import bert, marian
 
 PAIRS = [
@@ -105,7 +104,7 @@ def test_scores_of_decoded_texts_are_sacrebleus(marian_tokenizer, metric):
         "chrf": sacrebleu.corpus_chrf(texts, references).score,
         "exact_match": 0.2,
     }
-    assert float(task.metric.of_sums(sums)) == expected[metric]
+    assert float(task.metric.of_sums(sums)) == pytest.approx(expected[metric], rel=1e-13, abs=0)
     assert task.generates
     assert ("version:" in task.metric.signature) == (metric != "exact_match")
     assert task.signature()["metric_signature"] == task.metric.signature
@@ -186,13 +185,13 @@ def test_languages_are_set_for_the_tokenizer_and_set_back(marian_tokenizer):
             return {"fr_XX": 7}.get(token, 3)
 
     tokenizer = Polyglot()
-    with speaking(tokenizer, "de", "fr_XX"):
+    with languages_set(tokenizer, "de", "fr_XX"):
         assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("de", "fr_XX")
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en", None)
     assert language_token(tokenizer, "fr_XX") == 7
-    with pytest.raises(BadData, match="does not know the language 'xx'"):
+    with pytest.raises(BadData, match="'xx'"):
         language_token(tokenizer, "xx")
-    with pytest.raises(BadData, match="has no languages"):
+    with pytest.raises(BadData, match=rf"{type(marian_tokenizer).__name__} .*'fr'"):
         Translation(ROWS, marian_tokenizer, **NAMES, target_language="fr")
 
 
@@ -210,22 +209,22 @@ def test_the_fallback_shift_is_the_same_as_the_models_own():
 
 def test_what_does_not_fit_is_refused(marian_tokenizer, tmp_path):
     task = Translation(ROWS, marian_tokenizer, **NAMES)
-    with pytest.raises(BadData, match="an encoder-decoder is needed"):
+    with pytest.raises(BadData, match=r"BertForSequenceClassification .*encoder-decoder"):
         task.check(bert())
-    with pytest.raises(BadData, match="ends texts with 2, the model with 5"):
+    with pytest.raises(BadData, match=r"\b2, .*\b5$"):
         task.check(marian(eos_token_id=5))
-    with pytest.raises(BadData, match="does not fit the model"):
+    with pytest.raises(BadData, match=r"token id \d+, .*\b10 tokens"):
         task.check(marian(vocab_size=10))
-    with pytest.raises(BadData, match="beams must be at least 1"):
+    with pytest.raises(BadData, match=r"beams .*at least 1, not 0"):
         Translation(ROWS, marian_tokenizer, **NAMES, beams=0)
-    with pytest.raises(BadData, match="unknown metric 'blue'; did you mean 'bleu'"):
+    with pytest.raises(BadData, match=r"'blue'.*'bleu'"):
         Translation(ROWS, marian_tokenizer, **NAMES, metric="blue")
     (tmp_path / "a.en").write_text("a dog\na cat\n")
     (tmp_path / "a.fr").write_text("un chien\n")
-    with pytest.raises(BadData, match=r"a.en has 2 lines and a.fr has 1"):
+    with pytest.raises(BadData, match=r"a\.en has 2 .*a\.fr has 1\b"):
         Translation(tmp_path / "a.en", marian_tokenizer, target_data=tmp_path / "a.fr")
     long = Translation([{"en": "a", "fr": "le " * 9}], marian_tokenizer, **NAMES, metric="loss")
-    with pytest.raises(BadData, match="targets of up to 10 tokens, but the model has 8 positions"):
+    with pytest.raises(BadData, match=r"\b10 tokens, .*8 positions; .*8 tokens .*max_length="):
         long.check(marian(max_position_embeddings=8))
 
 
@@ -256,4 +255,5 @@ def test_the_real_translator_scores_what_its_card_says(shared):
             texts |= dict(zip(batch.indices, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True))
     score = float(task.metric.of_sums(torch.cat(rows).sum(0).numpy()))
     assert score == pytest.approx(51.04, abs=0.01)
-    assert score == sacrebleu.corpus_bleu([texts[i] for i in range(300)], [task.targets]).score
+    expected = sacrebleu.corpus_bleu([texts[i] for i in range(300)], [task.targets]).score
+    assert score == pytest.approx(expected, rel=1e-13)

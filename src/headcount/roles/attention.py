@@ -1,4 +1,4 @@
-"""Run a model over sentences and look at its attention: one sentence at one site at a time."""
+"""A model's attention on sentences: each sentence tokenized, its weights at each site, special tokens told apart."""
 
 from __future__ import annotations
 
@@ -21,44 +21,11 @@ from headcount.structure import AttentionSite, anatomy, device_of, kernel_of
 from headcount.tasks import embedding_rows, length_limit, pad_token, padded, positions
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
-CAUSAL = ("decoder", "text")  # kinds whose tokens see only what stands before them; CLIP's text tower is one
+CAUSAL = ("decoder", "text")  # kinds whose tokens see only the tokens before them; "text" is CLIP's text tower
 
 
-@dataclass(frozen=True)
-class View:
-    """A sentence as one site sees it: weights (heads, T, S) from tokens of `queries` to tokens of `keys`."""
-
-    site: AttentionSite
-    weights: np.ndarray
-    queries: Tokens
-    keys: Tokens
-    sentence: Sentence
-
-    @property
-    def of_source(self) -> bool:
-        """Whether the keys are tokens of the sentence itself, not of what the model made of it."""
-        return self.keys.spans is not None
-
-    @property
-    def within(self) -> bool:
-        """Whether a sentence looks at itself, not at another."""
-        return self.queries is self.keys
-
-    @cached_property
-    def open(self) -> np.ndarray:
-        """(T, S) which keys a query may look at."""
-        shape = self.weights.shape[1:]
-        return np.tril(np.ones(shape, bool)) if self.site.kind in CAUSAL and self.within else np.ones(shape, bool)
-
-    @cached_property
-    def between_words(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weights (heads, T', S') and `open` (T', S') between pieces of words alone, special tokens left out."""
-        queries, keys = self.queries.is_word, self.keys.is_word
-        return self.weights[:, queries][:, :, keys], self.open[queries][:, keys]
-
-
-class Reader:
-    """Gives the views of a model on sentences; `remarks` are what the user should know."""
+class AttentionReader:
+    """Runs a model on sentences and gives their attention; `remarks` are what the user should know."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model = model
@@ -68,15 +35,17 @@ class Reader:
         self.body, self.kinds = self._body()
         self.sites = [site for site in anatomy(model).sites if site.kept and site.kind in self.kinds]
         if not self.sites:
-            raise HeadcountError("the model has no attention heads left that read text: there are no roles to find")
+            raise HeadcountError("the model has no attention heads left that read text")
         kernel = kernel_of(model)
         if kernel != "eager":
             self.remarks.append(
-                f"{kernel} gives no attention maps: they are read by running it on the identity as well"
+                f"{kernel} gives no attention maps; they are measured by running it on the identity as well"
             )
 
-    def views(self, data: Encoded, progress: Callable[[float], None] | None = None) -> Iterator[tuple[int, View]]:
-        """Every sentence's index and its view at every site."""
+    def views(
+        self, data: EncodedSentences, progress: Callable[[float], None] | None = None
+    ) -> Iterator[tuple[int, AttentionView]]:
+        """Every sentence's index and its attention at every site."""
         done = 0
         for indices in batches_by_length(data.lengths, TOKENS):
             targets, maps = self._run([data.tokens[i] for i in indices])
@@ -90,17 +59,25 @@ class Reader:
                 progress(done / len(data))
 
     def _views(
-        self, site: AttentionSite, maps: list[np.ndarray], row: int, data: Encoded, index: int, target: Tokens | None
-    ) -> Iterator[View]:
+        self,
+        site: AttentionSite,
+        maps: list[np.ndarray],
+        row: int,
+        data: EncodedSentences,
+        index: int,
+        target: Tokens | None,
+    ) -> Iterator[AttentionView]:
         source = data.tokens[index]
         decodes = target is not None and site.kind in ("decoder", "cross")
         queries = target if target is not None and decodes else source
         keys = queries if decodes and site.kind == "decoder" else source
-        for weights in maps:  # several where layers share the site
-            yield View(site, weights[row, :, : len(queries.ids), : len(keys.ids)], queries, keys, data.sentences[index])
+        for weights in maps:  # several if layers share the site
+            yield AttentionView(
+                site, weights[row, :, : len(queries.ids), : len(keys.ids)], queries, keys, data.sentences[index]
+            )
 
     def _run(self, sources: list[Tokens]) -> tuple[list[Tokens], dict[str, list[np.ndarray]]]:
-        """What the decoder of a translator read for each sentence, and every site's maps (B, heads, T, S)."""
+        """What a translator's decoder generated for each sentence, and every site's maps (B, heads, T, S)."""
         ids = padded([one.ids.tolist() for one in sources], self.pad).to(self.device)
         mask = padded([[1] * len(one.ids) for one in sources], 0).to(self.device)
         given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
@@ -117,17 +94,17 @@ class Reader:
         return ([] if made is None else [self._made(row) for row in made]), maps
 
     def _room(self, ids: Tensor) -> int:
-        """How many tokens the model may write."""
+        """How many tokens the model can generate."""
         new, room = math.ceil(1.5 * ids.shape[1]) + 20, positions(self.model)
         return new if room is None else min(new, room - 1)
 
     def _made(self, row: Tensor) -> Tokens:
-        """What the model has written, without the padding behind it."""
+        """What the model generated, without the padding behind it."""
         ids = row.cpu().numpy()
         written = np.flatnonzero(ids != self.pad)
         ids = ids[: written[-1] + 1 if len(written) else 1]
         is_word = ~np.isin(ids, list(self.special))
-        is_word[0] = False  # what decoding starts with
+        is_word[0] = False  # the start token
         return Tokens(ids, is_word)
 
     def _body(self) -> tuple[Any, tuple[str, ...]]:
@@ -136,22 +113,55 @@ class Reader:
         if model.config.is_encoder_decoder and model.main_input_name == "input_ids":
             if model.can_generate():
                 return model, ("encoder", "decoder", "cross")
-            self.remarks.append(f"{type(model).__name__} does not write: only its encoder is looked at")
+            self.remarks.append(f"{type(model).__name__} cannot generate text: only its encoder is analysed")
             return model.get_encoder(), ("encoder",)
         if hasattr(model, "text_model"):
             return model.text_model, ("text",)
         if model.main_input_name != "input_ids":
             raise HeadcountError(
-                f"{type(model).__name__} reads {model.main_input_name}: roles are looked for in models that read text"
+                f"{type(model).__name__} reads {model.main_input_name}; roles exist only in models that read text"
             )
         return model.base_model, ("encoder", "decoder", "text")
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """What one side of a site reads: ids (T,), which of them are pieces of words, and to which word each belongs.
+class AttentionView:
+    """A sentence's attention at one site: weights (heads, T, S) from the tokens `queries` to the tokens `keys`."""
 
-    spans: (T, 2) characters of the text, None for text that the model has made itself.
+    site: AttentionSite
+    weights: np.ndarray
+    queries: Tokens
+    keys: Tokens
+    sentence: Sentence
+
+    @property
+    def of_source(self) -> bool:
+        """Whether the keys are tokens of the sentence itself, not of the model's translation."""
+        return self.keys.spans is not None
+
+    @property
+    def within(self) -> bool:
+        """Whether this is self-attention, not cross-attention."""
+        return self.queries is self.keys
+
+    @cached_property
+    def open(self) -> np.ndarray:
+        """(T, S) which keys a query can attend to."""
+        shape = self.weights.shape[1:]
+        return np.tril(np.ones(shape, bool)) if self.site.kind in CAUSAL and self.within else np.ones(shape, bool)
+
+    @cached_property
+    def between_words(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (heads, T', S') and `open` (T', S') between pieces of words, without special tokens."""
+        queries, keys = self.queries.is_word, self.keys.is_word
+        return self.weights[:, queries][:, :, keys], self.open[queries][:, keys]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What one side of a site reads: ids (T,), which of them are pieces of words, and their places in the text.
+
+    spans: (T, 2) from which character to which; None for text that the model generated.
     """
 
     ids: np.ndarray
@@ -160,8 +170,8 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Sentences and their tokens, which engines cut into shards."""
+class EncodedSentences:
+    """Sentences and their tokens, which engines divide into shards."""
 
     sentences: tuple[Sentence, ...]
     tokens: tuple[Tokens, ...]
@@ -173,21 +183,21 @@ class Encoded:
     def lengths(self) -> list[int]:
         return [len(one.ids) for one in self.tokens]
 
-    def subset(self, indices: Sequence[int]) -> Encoded:
-        return Encoded(tuple(self.sentences[i] for i in indices), tuple(self.tokens[i] for i in indices))
+    def subset(self, indices: Sequence[int]) -> EncodedSentences:
+        return EncodedSentences(tuple(self.sentences[i] for i in indices), tuple(self.tokens[i] for i in indices))
 
 
 def encode(
     model: Any, tokenizer: Any, sentences: tuple[Sentence, ...], max_length: int | None = None
-) -> tuple[Encoded, list[str]]:
-    """The tokens of every sentence, and what the user should know of them."""
+) -> tuple[EncodedSentences, list[str]]:
+    """The tokens of every sentence, and a remark on how many were truncated."""
     limits = [length_limit(tokenizer, max_length), positions(model)]
     limit = min((n for n in limits if n is not None), default=None)
     options: dict[str, Any] = {} if limit is None else {"truncation": True, "max_length": limit}
     fast = bool(getattr(tokenizer, "is_fast", False))
     if not fast and any(one.relations for one in sentences):
         raise HeadcountError(
-            f"{type(tokenizer).__name__} does not say where its pieces are in the text, so they cannot be "
+            f"{type(tokenizer).__name__} does not tell where its tokens are in the text, so they cannot be "
             "joined to words; use a fast tokenizer"
         )
     texts = [one.text for one in sentences]
@@ -206,10 +216,10 @@ def encode(
         cut += len(ids) == limit
         array = np.array(ids)
         found.append(Tokens(array, ~np.isin(array, special), spans))
-    remarks = [f"{cut} of {len(found)} sentences fill the limit of {limit} tokens, or are cut to it"] if cut else []
-    return Encoded(sentences, tuple(found)), remarks
+    remarks = [f"{cut} of {len(found)} sentences reach the limit of {limit} tokens and may be truncated"] if cut else []
+    return EncodedSentences(sentences, tuple(found)), remarks
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """The ids that stand for no words."""
+    """The ids of special tokens; unknown and masked tokens stand in for words."""
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.mask_token_id}

@@ -1,4 +1,4 @@
-"""What a role counts in a sentence, and what it is asked."""
+"""The roles: what each counts in a sentence, its baseline, and when a head has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from headcount.errors import BadData, unknown
-from headcount.roles.attention import CAUSAL, Tokens, View
+from headcount.roles.attention import CAUSAL, AttentionView, Tokens
 from headcount.roles.sentences import Sentence, Sentences, universal
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # V19's
@@ -19,7 +19,7 @@ DIRECTIONS = ("head->dependent", "dependent->head")
 
 @dataclass(frozen=True)
 class Counted:
-    """Of one sentence at one site, for each detail of a role (-1, +1; nsubj, obj): hits, cases, hits of the baseline.
+    """Hits, cases and the baseline's hits of one sentence at one site, for each detail of a role (-1, +1; nsubj, obj).
 
     hits: (heads, details). cases: (details,). baseline: (details,).
     """
@@ -30,7 +30,7 @@ class Counted:
 
 
 class Measure(Protocol):
-    """A role: what it counts, and when a head has it."""
+    """What a role must define."""
 
     @property
     def name(self) -> str: ...
@@ -40,17 +40,17 @@ class Measure(Protocol):
 
     def holds(self, score: float, baseline: float) -> bool: ...
 
-    def count(self, view: View) -> Counted | None:
-        """None where the role makes no sense."""
+    def count(self, view: AttentionView) -> Counted | None:
+        """None if the role does not apply to this attention."""
         ...
 
 
 @dataclass(frozen=True)
 class Positional:
-    """How often a head's strongest weight is so many tokens away; special tokens neither look nor are looked at.
+    """How often a head's largest weight is at a fixed distance; special tokens count neither as queries nor as keys.
 
-    Of a relative position, the tokens count that have another token there, and a choice. In cross-attention, tokens
-    are counted from the beginning of each text. The baseline is a head that picks any token.
+    A token is a case of a relative position if there is a token, and the head has a choice. In cross-attention, tokens
+    are counted from the beginning of each text. The baseline is a head that picks a token at random.
 
     >>> Positional(reach=2).details
     ('-2', '-1', '+0', '+1', '+2')
@@ -67,7 +67,7 @@ class Positional:
     def holds(self, score: float, baseline: float) -> bool:
         return score >= self.threshold
 
-    def count(self, view: View) -> Counted | None:
+    def count(self, view: AttentionView) -> Counted | None:
         weights, open = view.between_words
         if not weights.shape[1] or not weights.shape[2]:
             return None
@@ -88,10 +88,10 @@ class Positional:
 
 @dataclass(frozen=True)
 class Rare:
-    """How often a head's strongest weight is at the rarest token of the sentence; at one of them if there are several.
+    """How often a head's largest weight is at the rarest token of the sentence, or at one of them on a tie.
 
-    Only sentences count whose rarest token is not among the `frequent` most frequent. The baseline is a head that picks
-    any token. V19 gives no threshold: half of the time is ours.
+    A sentence counts only if its rarest token is not among the `frequent` most frequent. The baseline is a head that
+    picks a token at random. V19 gives no threshold; half of the time is our choice.
     """
 
     counts: Counter[int]
@@ -108,7 +108,7 @@ class Rare:
     def holds(self, score: float, baseline: float) -> bool:
         return score >= self.threshold
 
-    def count(self, view: View) -> Counted | None:
+    def count(self, view: AttentionView) -> Counted | None:
         if view.site.layer != 0 or not view.of_source:
             return None
         keys = view.keys.ids[view.keys.is_word]
@@ -142,10 +142,10 @@ def frequencies(tokens: Iterable[np.ndarray]) -> Counter[int]:
 
 @dataclass(frozen=True)
 class Idle:
-    """How much of a head's weight, on average over the words, rests on the first token, or on special tokens behind it.
+    """How much of a head's weight, on average over the words, is on the first token, or on special tokens behind it.
 
-    The first token is whatever stands first: [CLS], a beginning of text, or a word. The baseline is even attention.
-    More than all else together, one half, is our threshold.
+    The first token is whatever comes first: [CLS], a beginning of text, or a word. The baseline is uniform attention.
+    One half, more than on everything else together, is our threshold.
     """
 
     threshold: float = 0.5
@@ -155,7 +155,7 @@ class Idle:
     def holds(self, score: float, baseline: float) -> bool:
         return score >= self.threshold
 
-    def count(self, view: View) -> Counted:
+    def count(self, view: AttentionView) -> Counted:
         first = np.arange(len(view.keys.ids)) == 0  # (S,)
         hits, counts, chance = [], [], []
         for target in (first, ~first & ~view.keys.is_word):
@@ -163,7 +163,7 @@ class Idle:
             choices = view.open.sum(-1)
             counted = view.queries.is_word & (visible > 0) & (choices > visible)
             if view.within:
-                counted = counted & ~target  # a first word does not rest on itself
+                counted = counted & ~target  # a first word that attends to itself is not idle
             hits.append((view.weights[:, counted] * target).sum((-2, -1)))
             counts.append(counted.sum())
             chance.append((visible[counted] / choices[counted]).sum())
@@ -171,12 +171,12 @@ class Idle:
 
 
 class Syntactic:
-    """How often a word's strongest weight is at its head, or at its dependent, for each relation and direction.
+    """How often a word's largest weight is at its head, or at its dependent, for each relation and direction.
 
-    The weight to a word is the sum over its pieces, the weight from a word the mean; special tokens are no words. The
-    baseline always picks the most frequent relative position of this relation in this direction, and a head must beat
-    it by `margin`, ten points. In a decoder only words that stand before the other one can be looked at, so only these
-    pairs count, there and for the baseline.
+    The weight to a word is the sum over its pieces, the weight from a word the mean; special tokens do not count as
+    words. The baseline always picks the most frequent relative position of the relation in this direction, and a head
+    must beat it by `margin`, ten points. In a decoder a word can attend only to earlier words, so only such pairs
+    count, for the head and for the baseline.
     """
 
     name = "syntactic"
@@ -189,7 +189,7 @@ class Syntactic:
     def holds(self, score: float, baseline: float) -> bool:
         return score >= baseline + self.margin
 
-    def count(self, view: View) -> Counted | None:
+    def count(self, view: AttentionView) -> Counted | None:
         if not view.within or not view.of_source or not view.sentence.relations:
             return None
         pieces = pieces_of_words(view.sentence, view.keys)  # (words, T)
@@ -209,7 +209,7 @@ class Syntactic:
         return Counted(hits, cases, usual)
 
     def pairs(self, sentence: Sentence, causal: bool) -> Iterator[tuple[int, int, int]]:
-        """(detail, looking word, word to look at) of every dependency that counts."""
+        """(detail, query word, key word) of every dependency that counts."""
         for dependent, head, name in sentence.relations:
             for place, relation in enumerate(self.relations):
                 if relation not in (name, name.partition(":")[0]):
@@ -228,7 +228,7 @@ class Syntactic:
 
 
 def pieces_of_words(sentence: Sentence, tokens: Tokens) -> np.ndarray:
-    """(words, T) which tokens are pieces of which words, by the characters that they share.
+    """(words, T) which tokens are pieces of which words, by their shared characters.
 
     >>> sentence = Sentence("an unlikely one", ((0, 2), (3, 11), (12, 15)))
     >>> spans = np.array([(0, 0), (0, 2), (3, 5), (5, 11), (12, 15)])
@@ -242,16 +242,18 @@ def pieces_of_words(sentence: Sentence, tokens: Tokens) -> np.ndarray:
 
 
 def chosen_relations(data: Sentences, asked: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The relations to look for, and remarks; one that was asked for and never occurs is refused."""
+    """The relations to count, and remarks; one that was asked for and never occurs is refused."""
     occurring = data.relations()
     if asked is None:
         missing = [name for name in RELATIONS if name not in occurring]
-        remarks = [f"no {name} in the data" for name in missing] if occurring else []
+        remarks = [f"the data has no {name}" for name in missing] if occurring else []
         return [name for name in RELATIONS if name in occurring], remarks
     names = list(dict.fromkeys(universal(name) for name in asked))
     for name in names:
         if name not in occurring:
             if not occurring:
-                raise BadData(f"relation {name!r} never occurs: the data has no dependencies; give a CoNLL-U file")
-            raise BadData(f"relation {name!r} never occurs in the data; " + unknown("relation", name, occurring))
+                raise BadData(
+                    f"the data has no dependencies, so no relation {name!r}", advice="pass a CoNLL-U file as {data}"
+                )
+            raise BadData(f"the data has no such relation: {unknown('relation', name, occurring)}")
     return names, []

@@ -1,69 +1,29 @@
-"""`find_roles`: which heads look at a position, at a syntactic relation, at the rarest word, or rest."""
+"""`find_roles`: which heads attend to a relative position, a syntactic relation or the rarest word, or rest.
+
+Every role is counted in each sentence at each site (`CountRoles`, work for an engine). Added up, the counts give scores
+with bootstrap intervals over sentences (`RoleCounts`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headcount.engine import Arrays, is_finite, over_shards
+import numpy as np
+
+from headcount.engine import Arrays, Progress, is_finite, over_shards
 from headcount.errors import HeadcountError
 from headcount.heads import Head
-from headcount.roles.attention import TOKENS, Encoded, Reader, encode
-from headcount.roles.counts import LEAST, Role, Tally, best
-from headcount.roles.measures import Idle, Measure, Positional, Rare, Syntactic, chosen_relations, frequencies
+from headcount.roles.attention import TOKENS, AttentionReader, EncodedSentences, encode
+from headcount.roles.measures import Counted, Idle, Measure, Positional, Rare, Syntactic, chosen_relations, frequencies
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, model_signature, open_run, versions
-from headcount.structure import Anatomy, anatomy
+from headcount.stats import interval
+from headcount.structure import AttentionSite, anatomy
 
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When a head has a role: V19's numbers, and for rare words and idle heads, where V19 has none, one half.
-
-    positional: share of tokens whose strongest weight is at one relative position.
-    syntactic: by how much the score beats the most frequent relative position.
-    rare: share of tokens whose strongest weight is at the rarest token.
-    idle: mean weight on the first token, or on the separators.
-    frequent: sentences whose rarest token is among the so many most frequent do not count for rare words.
-    """
-
-    positional: float = 0.9
-    syntactic: float = 0.1
-    rare: float = 0.5
-    idle: float = 0.5
-    frequent: int = 500
-
-    def __post_init__(self) -> None:
-        for name in ("positional", "syntactic", "rare", "idle"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise HeadcountError(f"threshold {name}={getattr(self, name)}: a share from 0 to 1 is expected")
-        if self.frequent < 0:
-            raise HeadcountError(f"frequent={self.frequent}: a number of tokens, 0 or more, is expected")
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The roles that were found, in the order of the heads, and the best head of every role and detail."""
-
-    found: tuple[Role, ...]
-    best: tuple[Role, ...]
-    remarks: tuple[str, ...] = ()
-    signature: dict[str, Any] = field(default_factory=dict)
-
-    def of(self, head: Head | str) -> list[Role]:
-        """What a head does."""
-        name = head if isinstance(head, Head) else Head.parse(head)
-        return [role for role in self.found if role.head == name]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "heads": [role.to_json() for role in self.found],
-            "best": [role.to_json() for role in self.best],
-            "remarks": list(self.remarks),
-            "signature": self.signature,
-        }
+LEAST = 10  # cases; with fewer, a head gets no score
 
 
 def find_roles(
@@ -76,30 +36,28 @@ def find_roles(
     parser: Any = None,
     max_length: int | None = None,
     run: str | Path | RunDirectory | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Roles:
     """Find positional, syntactic and rare-word heads as V19 (section 5) defines them, and idle heads.
 
-    >>> from transformers import BertConfig, BertModel
-    >>> from headcount.tasks.toy import word_tokenizer
-    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
     >>> rows = [{"text": "a fine film"}, {"text": "a dull film"}]
-    >>> roles = find_roles(BertModel(config), rows, word_tokenizer("a fine dull film"), parser=False)
-    >>> len(roles.found)  # a random model has none
+    >>> len(find_roles(model, rows, task.tokenizer, parser=False).found)  # a random model has none
     0
 
-    data: a CoNLL-U file with gold dependencies, or raw text in whatever form a task takes it, parsed by spaCy.
+    data: a CoNLL-U file with gold dependencies, or raw text in any form that a task reads, parsed by spaCy.
     tokenizer: a fast one, whose offsets join pieces to words.
     relations: of Universal Dependencies; by default V19's nsubj, obj, amod and advmod.
     parser: the name of a spaCy model, or a pipeline; False: no syntactic heads.
-    run: a run directory, in which finished shards of the data are kept and found again.
+    run: a run directory, which keeps finished shards and resumes from them.
     progress: called with the share done, from 0 to 1.
     """
     sentences = Sentences.of(data, parser=parser)
     limits = thresholds or Thresholds()
     names, remarks = chosen_relations(sentences, relations)
-    reader = Reader(model, tokenizer)
-    encoded, cut = encode(model, tokenizer, sentences.sentences, max_length)
+    reader = AttentionReader(model, tokenizer)
+    encoded, on_length = encode(model, tokenizer, sentences.sentences, max_length)
     counts = frequencies(one.ids[one.is_word] for one in encoded.tokens)
     measures: list[Measure] = [Positional(limits.positional), Idle(limits.idle)]
     measures.append(Rare(counts, limits.rare, limits.frequent))
@@ -115,24 +73,96 @@ def find_roles(
         "versions": versions(),
     }
     with open_run(run, signature) as directory:
-        work = Looking(tokenizer, tuple(measures))
+        work = CountRoles(tokenizer, tuple(measures))
         arrays = over_shards(work, model, encoded, directory=directory, name="roles", progress=progress)
-    every = [tally.read(arrays) for tally in work.tallies(reader, 0)]
-    if not any(tally.cases.sum() for tally in every if tally.measure.name == "rare"):
+    every = [counts.read(arrays) for counts in work.empty_counts(reader, 0)]
+    if not any(counts.cases.sum() for counts in every if counts.measure.name == "rare"):
         remarks.append(
-            f"no sentence has a token beyond the {limits.frequent} most frequent: rare-word heads cannot be told"
+            f"no sentence has a token beyond the {limits.frequent} most frequent, so rare-word heads cannot be found"
         )
+    found, place = [role for counts in every for role in counts.found()], anatomy(model).index
     return Roles(
-        found=_in_order(anatomy(model), [role for tally in every for role in tally.found()]),
+        found=tuple(sorted(found, key=lambda role: (place(role.head), role.role, role.detail))),
         best=tuple(best(every)),
-        remarks=(*sentences.remarks, *reader.remarks, *cut, *remarks),
+        remarks=(*sentences.remarks, *reader.remarks, *on_length, *remarks),
         signature=signature,
     )
 
 
 @dataclass(frozen=True)
-class Looking:
-    """Counting as work for an engine: what every measure has counted in each sentence at every site."""
+class Thresholds:
+    """When a head has a role: V19's numbers, and one half for rare words and idle heads, where V19 has none.
+
+    positional: the share of tokens whose largest weight is at one relative position.
+    syntactic: by how much the score beats the most frequent relative position.
+    rare: the share of tokens whose largest weight is at the rarest token.
+    idle: the mean weight on the first token, or on the separators.
+    frequent: a sentence counts for rare words only if its rarest token is not among this many most frequent ones.
+    """
+
+    positional: float = 0.9
+    syntactic: float = 0.1
+    rare: float = 0.5
+    idle: float = 0.5
+    frequent: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("positional", "syntactic", "rare", "idle"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise HeadcountError(
+                    f"the threshold {name} is a share from 0 to 1, not {getattr(self, name)}", f"change {{{name}}}"
+                )
+        if self.frequent < 0:
+            raise HeadcountError(f"expected 0 or more frequent tokens, not {self.frequent}", advice="change {frequent}")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles that were found, in the order of the heads, and the best head of every role and detail."""
+
+    found: tuple[Role, ...]
+    best: tuple[Role, ...]
+    remarks: tuple[str, ...] = ()
+    signature: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, head: Head | str) -> list[Role]:
+        """The roles of one head."""
+        name = head if isinstance(head, Head) else Head.parse(head)
+        return [role for role in self.found if role.head == name]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "heads": [role.to_json() for role in self.found],
+            "best": [role.to_json() for role in self.best],
+            "remarks": list(self.remarks),
+            "signature": self.signature,
+        }
+
+
+@dataclass(frozen=True)
+class Role:
+    """A head in a role: its score, the baseline's, and the score's 95% bootstrap interval over sentences.
+
+    >>> Role(Head.parse("encoder.2.7"), "positional", "-1", 0.97, 0.08, 0.96, 0.98, 950).to_json()["detail"]
+    '-1'
+    """
+
+    head: Head
+    role: str
+    detail: str
+    score: float
+    baseline: float
+    low: float
+    high: float
+    cases: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "head": str(self.head)}
+
+
+@dataclass(frozen=True)
+class CountRoles:
+    """Counting as work for an engine: what every measure counts in each sentence at every site."""
 
     tokenizer: Any
     measures: tuple[Measure, ...]
@@ -144,20 +174,88 @@ class Looking:
     def fits(self, arrays: Arrays, count: int) -> bool:
         return bool(arrays) and all(one.shape[:1] == (count,) and is_finite(one) for one in arrays.values())
 
-    def tallies(self, reader: Reader, sentences: int) -> list[Tally]:
-        """Empty ones."""
-        return [Tally(measure, site, sentences) for measure in self.measures for site in reader.sites]
+    def empty_counts(self, reader: AttentionReader, sentences: int) -> list[RoleCounts]:
+        return [RoleCounts(measure, site, sentences) for measure in self.measures for site in reader.sites]
 
-    def __call__(self, model: Any, examples: Encoded, progress: Callable[[float], None] | None = None) -> Arrays:
-        reader = Reader(model, self.tokenizer)
-        tallies = {(tally.measure.name, tally.site.name): tally for tally in self.tallies(reader, len(examples))}
+    def __call__(self, model: Any, examples: EncodedSentences, progress: Progress | None = None) -> Arrays:
+        reader = AttentionReader(model, self.tokenizer)
+        empty = self.empty_counts(reader, len(examples))
+        every = {(counts.measure.name, counts.site.name): counts for counts in empty}
         for index, view in reader.views(examples, progress):
             for measure in self.measures:
                 counted = measure.count(view)
                 if counted is not None:
-                    tallies[measure.name, view.site.name].add(index, counted)
-        return {name: array for tally in tallies.values() for name, array in tally.arrays().items()}
+                    every[measure.name, view.site.name].add(index, counted)
+        return {name: array for counts in every.values() for name, array in counts.arrays().items()}
 
 
-def _in_order(found: Anatomy, roles: list[Role]) -> tuple[Role, ...]:
-    return tuple(sorted(roles, key=lambda role: (found.index(role.head), role.role, role.detail)))
+class RoleCounts:
+    """What a measure has counted at one site, by sentence."""
+
+    COUNTS = ("hits", "cases", "baseline")
+
+    def __init__(self, measure: Measure, site: AttentionSite, sentences: int) -> None:
+        self.measure, self.site = measure, site
+        self.hits = np.zeros((sentences, len(site.kept), len(measure.details)), np.float32)
+        self.cases = np.zeros((sentences, len(measure.details)), np.float32)
+        self.baseline = np.zeros((sentences, len(measure.details)), np.float32)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The counts, under names that no other measure or site has."""
+        return {f"{self.measure.name} {self.site.name} {name}": getattr(self, name) for name in self.COUNTS}
+
+    def read(self, arrays: Mapping[str, np.ndarray]) -> RoleCounts:
+        """Take over the counts that `arrays` returned."""
+        for name in self.COUNTS:
+            setattr(self, name, arrays[f"{self.measure.name} {self.site.name} {name}"])
+        return self
+
+    def add(self, sentence: int, counted: Counted) -> None:
+        self.hits[sentence] += counted.hits
+        self.cases[sentence] += counted.cases
+        self.baseline[sentence] += counted.baseline
+
+    def scores(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores (heads, details) and baselines (details,); nan if there are too few cases."""
+        cases = self.cases.sum(0, dtype=np.float64)
+        cases = np.where(cases >= LEAST, cases, np.nan)
+        return self.hits.sum(0, dtype=np.float64) / cases, self.baseline.sum(0, dtype=np.float64) / cases
+
+    def found(self) -> list[Role]:
+        """The heads that have the role."""
+        scores, baselines = self.scores()
+        return [
+            self.role(head, detail)
+            for head in range(scores.shape[0])
+            for detail in range(scores.shape[1])
+            if np.isfinite(scores[head, detail]) and self.measure.holds(scores[head, detail], baselines[detail])
+        ]
+
+    def role(self, head: int, detail: int) -> Role:
+        """One head's score in one detail of the role, whether it has the role or not."""
+        scores, baselines = self.scores()
+        counted = np.stack([self.hits[:, head, detail], self.cases[:, detail]], axis=1)  # (N, 2)
+        counted = counted[counted[:, 1] > 0]
+        low, high = interval(counted, lambda sums: sums[..., 0] / np.maximum(sums[..., 1], 1e-9))
+        return Role(
+            self.site.heads[head],
+            self.measure.name,
+            self.measure.details[detail],
+            float(scores[head, detail]),
+            float(baselines[detail]),
+            low,
+            high,
+            int(counted[:, 1].sum()),
+        )
+
+
+def best(every: list[RoleCounts]) -> list[Role]:
+    """The head with the highest score, for each role, attention kind and detail."""
+    places: dict[tuple[str, str, int], list[tuple[float, RoleCounts, int]]] = {}
+    for counts in every:
+        scores, _ = counts.scores()
+        for head, detail in np.argwhere(np.isfinite(scores)):
+            key = (counts.measure.name, counts.site.kind, int(detail))
+            places.setdefault(key, []).append((float(scores[head, detail]), counts, int(head)))
+    winners = {key: max(candidates, key=lambda one: one[0]) for key, candidates in places.items()}
+    return [counts.role(head, key[2]) for key, (_, counts, head) in winners.items()]

@@ -1,4 +1,4 @@
-"""Sentences whose words, and what these depend on, are known: the data that roles are looked for in."""
+"""Sentences with their words and dependencies, from a CoNLL-U treebank or parsed by spaCy: the data for roles."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ import numpy as np
 from headcount.errors import BadData, HeadcountError
 from headcount.tasks import Column, Rows, digest, find_text, texts_of
 
-DEFAULT = "en_core_web_sm"
-
-
-# What parsers of other label schemes call the relations of Universal Dependencies.
+PARSER = "en_core_web_sm"  # spaCy's, unless another is named
+# Other label schemes' names for relations of Universal Dependencies.
 SAME = {"dobj": "obj", "nsubjpass": "nsubj:pass", "csubjpass": "csubj:pass", "auxpass": "aux:pass"}
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text, the character spans of its words, and (dependent, head, relation) for words that depend on another.
+    """A text, the character spans of its words, and its dependencies as (dependent, head, relation).
 
     >>> Sentence("It works.", ((0, 2), (3, 8), (8, 9)), ((0, 1, "nsubj"),)).place
     'a sentence'
@@ -36,7 +34,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Sentences:
-    """What `find_roles` reads, and where it is from."""
+    """What `find_roles` reads, with the name of its source."""
 
     sentences: tuple[Sentence, ...]
     source: str = "sentences"
@@ -47,14 +45,13 @@ class Sentences:
 
     @classmethod
     def of(cls, data: Any, *, parser: Any = None, text: Column = None, split: str | None = None) -> Sentences:
-        """Read a CoNLL-U file, or raw text in whatever form a task takes it, parsed by spaCy if its model is there.
+        """Read a CoNLL-U file, or raw text in any form that a task reads, parsed by spaCy if its model is installed.
 
         >>> Sentences.of([{"text": "It works."}], parser=False).sentences[0].text
         'It works.'
 
         parser: the name of a spaCy model, or a pipeline; None tries en_core_web_sm, False parses nothing.
         """
-
         if isinstance(data, Sentences):
             return data
         if isinstance(data, Sequence) and data and isinstance(data[0], Sentence):
@@ -62,23 +59,23 @@ class Sentences:
         if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".conllu", ".conll"):
             return cls(tuple(read_treebank(Path(data))), str(data))
         rows = Rows.of(data, split)
-        column, _, said = find_text(rows, text, None)
+        column, _, on_column = find_text(rows, text, None)
         texts = texts_of(rows, column)
         written = [(texts[i], rows.place(i)) for i in range(len(rows)) if texts[i].strip()]
         if not written:
-            raise BadData("there are no sentences: the data is empty")
-        sentences, remarks = parsed(written, parser)
-        return cls(tuple(sentences), rows.source, (*rows.remarks, *said, *remarks))
+            raise BadData(f"{rows.source} has no sentences")
+        sentences, on_parser = parsed(written, parser)
+        return cls(tuple(sentences), rows.source, (*rows.remarks, *on_column, *on_parser))
 
     def take(self, limit: int | None, seed: int = 0) -> Sentences:
-        """At most so many sentences, chosen at random, in their order."""
+        """A random sample of `limit` sentences, in their order."""
         if limit is None or limit >= len(self):
             return self
         chosen = sorted(np.random.default_rng(seed).choice(len(self), limit, replace=False))
         return Sentences(tuple(self.sentences[i] for i in chosen), self.source, self.remarks)
 
     def relations(self) -> Counter[str]:
-        """How often each relation occurs, also under its name without the subtype: nsubj:pass is an nsubj."""
+        """How often each relation occurs; a subtype counts for its relation too: nsubj:pass is an nsubj."""
         every: Counter[str] = Counter()
         for sentence in self.sentences:
             for _, _, name in sentence.relations:
@@ -100,14 +97,16 @@ def universal(relation: str) -> str:
 
 
 def parsed(texts: list[tuple[str, str]], parser: Any = None) -> tuple[list[Sentence], list[str]]:
-    """Sentences of texts (text, place), with remarks; unparsed if no parser was asked for and none is there."""
+    """Sentences of texts (text, place), and remarks; unparsed if no parser was named and none is installed."""
     pipeline, remark = _pipeline(parser)
     if pipeline is None:
         return [Sentence(text, place=place) for text, place in texts], [remark] if remark else []
     sentences = []
     for (_, place), document in zip(texts, pipeline.pipe([text for text, _ in texts]), strict=True):
         if not document.has_annotation("DEP"):
-            raise HeadcountError("the spaCy pipeline finds no dependencies; use one with a parser, such as " + DEFAULT)
+            raise HeadcountError(
+                "the spaCy pipeline has no dependency parser", advice=f"pass another {{parser}}, such as {PARSER}"
+            )
         sentences += [_sentence(document, span, place) for span in document.sents]
     return sentences, [remark] if remark else []
 
@@ -127,12 +126,12 @@ def _sentence(document: Any, span: Any, place: str) -> Sentence:
 
 
 def _pipeline(parser: Any) -> tuple[Any, str]:
-    """A spaCy pipeline, or None, and what the user should be told."""
+    """A spaCy pipeline, or None, and a remark."""
     if parser is False:
         return None, ""
     if parser is not None and not isinstance(parser, str):
         return parser, ""
-    name = parser or DEFAULT
+    name = parser or PARSER
     try:
         import spacy
 
@@ -140,12 +139,12 @@ def _pipeline(parser: Any) -> tuple[Any, str]:
     except (ImportError, OSError) as error:
         reason = "spaCy is not installed" if isinstance(error, ImportError) else f"spaCy has no model {name!r} here"
         if parser is not None:
-            raise HeadcountError(f"{reason}; install it, or give a CoNLL-U file") from error
-        return None, f"{reason}: syntactic heads are not looked for (a CoNLL-U file has dependencies of its own)"
+            raise HeadcountError(reason, advice="install it, or pass a CoNLL-U file as {data}") from error
+        return None, f"{reason}: syntactic heads are left out (a CoNLL-U file has its own dependencies)"
 
 
 def read_treebank(path: Path) -> list[Sentence]:
-    """The sentences of a CoNLL-U file; one whose words are not those of its text is refused by name.
+    """The sentences of a CoNLL-U file; one whose words do not match its text is refused by name.
 
     >>> import tempfile
     >>> words = ["1 It _ _ _ _ 2 nsubj _ _", "2 works _ _ _ _ 0 root _ SpaceAfter=No", "3 . _ _ _ _ 2 punct _ _"]
@@ -160,7 +159,7 @@ def read_treebank(path: Path) -> list[Sentence]:
         import conllu
         from conllu.exceptions import ParseException
     except ImportError as error:
-        raise HeadcountError("reading CoNLL-U needs the package conllu: pip install 'headcount[roles]'") from error
+        raise HeadcountError("reading CoNLL-U requires the package conllu: pip install 'headcount[roles]'") from error
     sentences: list[Sentence] = []
     try:
         with path.open(encoding="utf-8-sig") as stream:
@@ -169,10 +168,8 @@ def read_treebank(path: Path) -> list[Sentence]:
     except OSError as error:
         raise BadData(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadData(f"{path.name}: not UTF-8 text") from error
-    except ValueError as error:  # a number of thousands of digits
-        raise BadData(f"{path.name}, sentence {len(sentences) + 1}: not CoNLL-U: {error}") from error
-    except ParseException as error:
+        raise BadData(f"{path.name}: the text is not UTF-8") from error
+    except (ParseException, ValueError) as error:  # ValueError: a number of thousands of digits
         raise BadData(f"{path.name}, sentence {len(sentences) + 1}: not CoNLL-U: {error}") from error
     if not sentences:
         raise BadData(f"{path.name} has no sentences")
@@ -184,10 +181,10 @@ def _treebank_sentence(tokens: Any, place: str) -> Sentence:
     place = f"{place} ({name})" if name else place
     words = [token for token in tokens if isinstance(token["id"], int)]
     if [token["id"] for token in words] != list(range(1, len(words) + 1)):
-        raise BadData(f"{place}: its words are not numbered 1, 2, 3, …")
+        raise BadData(f"{place}: the words are not numbered 1, 2, 3, …")
     for id in (token["id"] for token in tokens if isinstance(token["id"], tuple)):
         if id[1] == "-" and not 1 <= id[0] <= id[2] <= len(words):
-            raise BadData(f"{place}: the form {id[0]}-{id[2]} stands for words that are not there")
+            raise BadData(f"{place}: the form {id[0]}-{id[2]} covers words beyond the {len(words)} of the sentence")
     surface = list(_surface(tokens))  # (written form, the words in it)
     text = tokens.metadata.get("text") or _written(tokens)
     spans: dict[int, tuple[int, int]] = {}
@@ -197,19 +194,19 @@ def _treebank_sentence(tokens: Any, place: str) -> Sentence:
         end = start + len(form)
         spans |= _inside(text, start, end, {id: words[id - 1]["form"] for id in inside})
     if len(spans) < len(words):
-        raise BadData(f"{place}: a form that stands for several words is not in front of them")
+        raise BadData(f"{place}: a form that covers several words must come before them")
     relations = []
     for token in words:
         head, relation = token.get("head"), token.get("deprel")
         if isinstance(head, int) and not 0 <= head <= len(words):
-            raise BadData(f"{place}: {token['form']!r} depends on word {head}, but there are {len(words)} words")
+            raise BadData(f"{place}: {token['form']!r} depends on word {head}, but the sentence has {len(words)}")
         if head and relation and relation != "_":
             relations.append((token["id"] - 1, head - 1, universal(relation)))
     return Sentence(text, tuple(spans[token["id"]] for token in words), tuple(relations), place)
 
 
 def _surface(tokens: Any) -> Iterator[tuple[str, list[int]]]:
-    """What is written, in order: single words, and those that stand for several ("don't")."""
+    """The written forms in order, with their words: single words, and forms that cover several ("don't")."""
     covered = 0
     for token in tokens:
         id = token["id"]
@@ -221,7 +218,7 @@ def _surface(tokens: Any) -> Iterator[tuple[str, list[int]]]:
 
 
 def _written(tokens: Any) -> str:
-    """The text of a sentence that has no `# text`: its forms, with spaces where none is said to be missing."""
+    """The text of a sentence without `# text`: its forms, with a space after each but for SpaceAfter=No."""
     spaced = {token["id"][0] if isinstance(token["id"], tuple) else token["id"]: token for token in tokens}
     forms = []
     for form, inside in _surface(tokens):
@@ -235,12 +232,12 @@ def _find(text: str, form: str, start: int, place: str) -> int:
         start += 1
     if not text.startswith(form, start):
         rest = text[start : start + 20]
-        raise BadData(f"{place}: its words cannot be aligned to its text: {form!r} was expected, {rest!r} is there")
+        raise BadData(f"{place}: the words do not match the text: expected {form!r}, found {rest!r}")
     return start
 
 
 def _inside(text: str, start: int, end: int, forms: dict[int, str]) -> dict[int, tuple[int, int]]:
-    """The spans of the words in one written form; where they are not written out ("du": "de", "le"), all of it."""
+    """The spans of the words in one written form; all of it if they are not spelled out ("du": "de", "le")."""
     if "".join(forms.values()).lower() != text[start:end].lower():
         return dict.fromkeys(forms, (start, end))
     spans = {}

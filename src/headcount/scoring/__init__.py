@@ -1,4 +1,4 @@
-"""How much each head matters: one number per head and example, whatever the method."""
+"""How important each head is: by every method, one number per head and example."""
 
 from headcount.scoring.gradient import head_gradients
 from headcount.scoring.methods import METHODS, find_method, importance, refuse_one_class

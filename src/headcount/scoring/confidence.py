@@ -1,49 +1,39 @@
-"""V19's confidence: how sharply a head attends."""
+"""V19's confidence: how sharply a head attends, read off the attention maps."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.engine import TOKENS
 from headcount.errors import HeadcountError, unknown
 from headcount.intervene import capture
-from headcount.runs import RunDirectory
-from headcount.scoring.per_example import Progress, collect
+from headcount.scoring.per_example import PassOptions, collect
 from headcount.structure import AttentionSite, anatomy
 from headcount.tasks import Batch, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 EXCLUDE = ("end", "special", "none")
 
 
-def confidence(
-    model: nn.Module,
-    task: Task,
-    *,
-    exclude: str = "end",
-    tokens: int = TOKENS,
-    run: RunDirectory | None = None,
-    progress: Progress | None = None,
-) -> np.ndarray:
+def confidence(model: nn.Module, task: Task, *, exclude: str = "end", **how: Unpack[PassOptions]) -> np.ndarray:
     """The mean over tokens of a head's largest attention weight (V19 section 4.1), its terms: (examples, heads).
 
-    >>> from transformers import BertConfig, BertForSequenceClassification
-    >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
-    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
-    >>> task = Classification([{"text": "a fine film", "label": 1}], word_tokenizer("a fine dull film"))
-    >>> values = confidence(BertForSequenceClassification(config), task)
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> values = confidence(*toy_classifier())
     >>> values.shape, bool((values > 0).all() and (values < 1).all())
-    ((1, 8), True)
+    ((2, 8), True)
 
-    exclude: tokens that neither look nor are looked at: "end" of sentence as V19, every "special" token, or "none".
-        Padding never counts. In cross-attention, the decoder's tokens look at the encoder's.
+    exclude: tokens that count neither as queries nor as keys: the "end" of sentence as in V19, every "special" token,
+        or "none". Padding never counts. In cross-attention, queries are the decoder's tokens and keys the encoder's.
+    how: the options of the pass.
     """
     if exclude not in EXCLUDE:
         raise HeadcountError(unknown("exclude", exclude, EXCLUDE))
@@ -55,17 +45,17 @@ def confidence(
         maps = seen.attention.calls
         sites = [site for site in anatomy(model).sites if site.kept]
         parts = [_of_site(site, maps.get(site.name, []), read, ids) for site in sites]
-        return torch.cat(parts, dim=1)  # (B, heads, 2): the sum of largest weights, and how many
+        return torch.cat(parts, dim=1)  # (B, heads, 2): the sum of the largest weights, and how many there are
 
-    rows = collect(model, task, of_batch, what="attention", tokens=tokens, run=run, progress=progress)
+    rows = collect(model, task, of_batch, what="attention", **how)
     sums, counts = np.moveaxis(rows, 2, 0)
     means = sums.sum(0) / np.maximum(counts.sum(0), 1)  # (heads,), over tokens
-    # An example's row is its part of a mean over tokens: rows average to that mean, longer examples weigh more.
+    # An example's row is its part of a mean over tokens: rows average to that mean, and longer examples weigh more.
     return means + (sums - means * counts) / np.maximum(counts.mean(0), 1e-9)
 
 
 def excluded_ids(model: Any, task: Task, exclude: str) -> set[int]:
-    """The ids of the tokens to leave out, as the task's tokenizer has them, or else the model's configuration."""
+    """The ids of the tokens to leave out, from the task's tokenizer or else the model's configuration."""
     source: Any = getattr(task, "tokenizer", None) or model.config
     if exclude == "none":
         return set()
@@ -73,35 +63,35 @@ def excluded_ids(model: Any, task: Task, exclude: str) -> set[int]:
         every = getattr(source, "all_special_ids", None)
         unknowns = {getattr(source, "unk_token_id", None), getattr(source, "mask_token_id", None)}
         if every is not None:
-            return set(every) - unknowns  # these two stand for words
+            return set(every) - unknowns  # these two stand in for words
     names = ("eos_token_id", "sep_token_id") if exclude == "end" else ("eos_token_id", "bos_token_id", "sep_token_id")
     found = [getattr(source, name, None) for name in names]
     return {id for value in found if value is not None for id in (value if isinstance(value, list) else [value])}
 
 
 def _of_site(site: AttentionSite, maps: list[Tensor], read: TokensRead, ids: set[int]) -> Tensor:
-    """(B, heads, 2): largest weights added up over the tokens that count, and how many these are
+    """(B, heads, 2): the largest weights summed over the queries that count, and how many there are
 
     maps: (B, heads, T, S), one for each layer that runs this site.
     """
     if not maps:
-        raise HeadcountError(f"{site.name} did not run on this data: there are no attention weights to look at")
+        raise HeadcountError(f"{site.name} did not run on this data, so it has no attention weights")
     batch, heads, queries, keys = maps[0].shape
-    looked_at = read.counted(site, "keys", (batch, keys), ids).to(maps[0].device)  # (B, S)
-    looking = read.counted(site, "queries", (batch, queries), ids).to(maps[0].device)  # (B, T)
-    looking = looking & looked_at.any(1, keepdim=True)
-    largest = [weights.masked_fill(~looked_at[:, None, None], 0).amax(-1) for weights in maps]  # (B, heads, T)
-    total = torch.stack(largest).sum(0).mul(looking[:, None]).sum(-1)  # (B, heads)
-    count = len(maps) * looking.sum(1)[:, None].expand(batch, heads)
+    is_key = read.counted(site, "keys", (batch, keys), ids).to(maps[0].device)  # (B, S)
+    is_query = read.counted(site, "queries", (batch, queries), ids).to(maps[0].device)  # (B, T)
+    is_query = is_query & is_key.any(1, keepdim=True)
+    largest = [weights.masked_fill(~is_key[:, None, None], 0).amax(-1) for weights in maps]  # (B, heads, T)
+    total = torch.stack(largest).sum(0).mul(is_query[:, None]).sum(-1)  # (B, heads)
+    count = len(maps) * is_query.sum(1)[:, None].expand(batch, heads)
     return torch.stack([total, count.to(total)], dim=-1)
 
 
 class TokensRead:
-    """The ids (B, T) that each side of a model was given, and which of them are no padding."""
+    """The token ids (B, T) that each side of a model was given, and which of them are not padding."""
 
     def __init__(self, pad: int | None) -> None:
         self.pad = pad
-        self.sides: dict[str, tuple[Tensor, Tensor]] = {}  # ids and real, both (B, T)
+        self.sides: dict[str, tuple[Tensor, Tensor]] = {}  # token ids, and whether each is real, both (B, T)
 
     def add(self, side: str, ids: Any, mask: Any) -> None:
         if not isinstance(ids, Tensor):  # images and sounds have no tokens
@@ -110,13 +100,13 @@ class TokensRead:
             real = mask.bool()
         elif self.pad is None:
             real = torch.ones_like(ids, dtype=torch.bool)
-        else:  # padding is at the end then; a decoder may start with the same token
+        else:  # padding is at the end then; a decoder can start with the same token
             real = (ids != self.pad).flip(1).cumsum(1).flip(1) > 0
             real[:, 0] = True
         self.sides[side] = (ids, real)
 
     def counted(self, site: AttentionSite, which: str, shape: tuple[int, int], excluded: set[int]) -> Tensor:
-        """(B, T) the tokens at a site, as "queries" or as "keys", that are neither padding nor excluded."""
+        """(B, T) which "queries" or "keys" of a site are neither padding nor excluded."""
         side = "encoder" if site.kind == "cross" and which == "keys" else site.kind
         ids, real = self.sides.get("decoder" if side == "cross" else side, self.sides.get("model", (None, None)))
         if ids is None or real is None or tuple(ids.shape) != shape:
@@ -126,7 +116,7 @@ class TokensRead:
 
 @contextmanager
 def tokens_read(model: Any) -> Iterator[TokensRead]:
-    """Watch what the model, or its encoder and its decoder, is given inside the block."""
+    """Record the tokens that the model, or its encoder and its decoder, is given inside the block."""
     config = model.config
     read = TokensRead(getattr(config.get_text_config(), "pad_token_id", None))
     both = {"encoder": model.get_encoder(), "decoder": model.get_decoder()} if config.is_encoder_decoder else {}

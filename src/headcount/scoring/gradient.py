@@ -1,53 +1,48 @@
-"""M19's importance: the gradient of each example's loss with respect to each head's mask.
+"""M19's importance: the gradient of each example's loss with respect to each head's mask xi.
 
-One leaf `xi[example, head]` and one backward pass of the summed loss give every example's own gradient for every head:
-an example's loss depends on its own row of xi alone. Parameters are frozen, so that no gradient of theirs is computed:
-it costs less than a training step.
+One leaf `xi[example, head]` and one backward pass of the summed loss give every example's own gradient for every head,
+since an example's loss depends on its own row of xi alone. The parameters are frozen and get no gradients, so a pass
+costs less than a training step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.engine import TOKENS
 from headcount.errors import HeadcountError, unknown
 from headcount.intervene import masked
-from headcount.runs import RunDirectory
-from headcount.scoring.per_example import Progress, collect
+from headcount.scoring.per_example import PassOptions, collect, needs_task_head
 from headcount.structure import AttentionSite, anatomy, device_of
 from headcount.tasks import Batch, Task
 
-BATCH = 32  # examples whose gradients `per="batch"` adds up, in the order of the data
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+PER = ("example", "token", "batch")
+BATCH = 32  # examples, in the order of the data
 
 
 def gradient(
-    model: nn.Module,
-    task: Task,
-    *,
-    per: str = "example",
-    batch: int = BATCH,
-    tokens: int = TOKENS,
-    run: RunDirectory | None = None,
-    progress: Progress | None = None,
+    model: nn.Module, task: Task, *, per: str = "example", batch: int = BATCH, **how: Unpack[PassOptions]
 ) -> np.ndarray:
     """I_h = E_x |dL(x)/dxi_h| (M19 eq. 2), its terms: (examples, heads).
 
-    per: "example" is the paper's. "token" takes the absolute value for each token before they are added up, as the
-        authors' own code does; "batch" for the mean over each `batch` examples, as public toolkits do: what is
-        positive for one example and negative for another cancels out.
-    tokens: per batch of the computation, padding included; changes nothing but memory.
+    per: what the absolute value is taken of. "example" is the paper's; "token" takes it for each token and sums over
+        the tokens, as the authors' code does; "batch" takes it of the mean over `batch` examples, as public toolkits
+        do: gradients of opposite sign cancel out.
+    how: the options of the pass.
     """
     if per == "token":
-        return collect(model, task, _token_sums, what="gradient", tokens=tokens, run=run, progress=progress)
-    if per not in ("example", "batch"):
-        raise HeadcountError(unknown("per", per, ("example", "token", "batch")))
-    signed = head_gradients(model, task, tokens=tokens, run=run, progress=progress)
+        return collect(model, task, _token_sums, what="gradient", **how)
+    if per not in PER:
+        raise HeadcountError(unknown("per", per, PER))
+    signed = head_gradients(model, task, **how)
     if per == "example":
         return np.abs(signed)
     starts = np.arange(0, len(signed), batch)
@@ -55,38 +50,19 @@ def gradient(
     return np.abs(np.add.reduceat(signed, starts, axis=0) / sizes)  # (batches, H)
 
 
-def fisher(
-    model: nn.Module,
-    task: Task,
-    *,
-    tokens: int = TOKENS,
-    run: RunDirectory | None = None,
-    progress: Progress | None = None,
-) -> np.ndarray:
+def fisher(model: nn.Module, task: Task, **how: Unpack[PassOptions]) -> np.ndarray:
     """The diagonal of the empirical Fisher information, E_x (dL(x)/dxi_h)^2, its terms: (examples, heads)."""
-    return head_gradients(model, task, tokens=tokens, run=run, progress=progress) ** 2
+    return head_gradients(model, task, **how) ** 2
 
 
-def head_gradients(
-    model: nn.Module,
-    task: Task,
-    *,
-    tokens: int = TOKENS,
-    run: RunDirectory | None = None,
-    progress: Progress | None = None,
-) -> np.ndarray:
+def head_gradients(model: nn.Module, task: Task, **how: Unpack[PassOptions]) -> np.ndarray:
     """dL(x)/dxi_h at xi = 1 for every example x and head h, signed: (examples, heads).
 
-    >>> from transformers import BertConfig, BertForSequenceClassification
-    >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
-    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
-    >>> rows = [{"text": "a fine film", "label": 1}, {"text": "dull", "label": 0}]
-    >>> task = Classification(rows, word_tokenizer("a fine dull film"))
-    >>> head_gradients(BertForSequenceClassification(config), task).shape
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> head_gradients(*toy_classifier()).shape
     (2, 8)
     """
-    return collect(model, task, _example_gradients, what="gradient", tokens=tokens, run=run, progress=progress)
+    return collect(model, task, _example_gradients, what="gradient", **how)
 
 
 def _example_gradients(model: Any, task: Task, batch: Batch) -> Tensor:
@@ -99,20 +75,15 @@ def _example_gradients(model: Any, task: Task, batch: Batch) -> Tensor:
 
 
 def _token_sums(model: Any, task: Task, batch: Batch) -> Tensor:
-    """(B, heads), absolute values added up over the tokens"""
+    """(B, heads), absolute values summed over the tokens"""
     return token_gradients(model, lambda: _loss(model, task, batch)).abs().sum(1)
 
 
 def _loss(model: Any, task: Task, batch: Batch) -> Tensor:
-    try:
+    with needs_task_head(model, "loss to take the gradient of"):
         loss = task.losses(task.outputs(model, batch), batch).sum()
-    except (AttributeError, NotImplementedError) as error:
-        raise HeadcountError(
-            f"{type(model).__name__} gives no loss to take the gradient of ({error}); "
-            "load it with the head of its task, for example …ForSequenceClassification"
-        ) from error
     if not loss.requires_grad:
-        raise HeadcountError(f"the loss of {type(model).__name__} does not depend on its heads in a differentiable way")
+        raise HeadcountError(f"the loss of {type(model).__name__} is not differentiable with respect to its heads")
     return loss
 
 
@@ -129,7 +100,7 @@ def token_gradients(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
         total = loss()
     flat = [leaf for site in sites for leaf in leaves[site.name]]
     gradients = iter(torch.autograd.grad(total, flat))
-    # ALBERT runs one site several times: the head's share is what all runs together contribute at a token
+    # ALBERT runs one site several times: a head's gradient at a token is the sum over its runs.
     by_site = [sum((next(gradients) for _ in leaves[site.name]), torch.tensor(0.0)) for site in sites]
     longest = max(part.shape[1] for part in by_site)
     padded = [nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in by_site]

@@ -1,4 +1,7 @@
-"""`importance`: score every head by one of several methods, with everything that the score is a mean of."""
+"""`importance`: score every head by one of the `METHODS`, and keep the values that each score is the mean of.
+
+To add a method, write its file and add an entry to `METHODS`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from headcount.engine import Progress
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring.confidence import confidence
 from headcount.scoring.gradient import fisher, gradient
 from headcount.scoring.oracle import oracle
+from headcount.scoring.per_example import PassOptions, heads_to_score
 from headcount.scoring.relevance import relevance
 from headcount.scoring.scores import Scores
 from headcount.structure import anatomy
@@ -28,38 +33,31 @@ def importance(
     method: str = "gradient",
     *,
     run: str | Path | RunDirectory | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Scores:
     """Score every head: the higher, the more important.
 
-    >>> from transformers import BertConfig, BertForSequenceClassification
-    >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
-    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
-    >>> rows = [{"text": "a fine film", "label": 1}, {"text": "dull", "label": 0}]
-    >>> task = Classification(rows, word_tokenizer("a fine dull film"))
-    >>> scores = importance(BertForSequenceClassification(config).eval(), task)
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> scores = importance(*toy_classifier())
     >>> scores
     <gradient scores of 8 heads, mean of 2 rows>
     >>> len(scores.order()), scores["encoder.1.3"] > 0
     (8, True)
 
-    task: on data that no later choice is tested on; M19 uses training data.
+    task: on other data than the pruned model is later tested on; M19 uses training data.
     method: gradient (M19 eq. 2), fisher, oracle, relevance or confidence (V19), or random.
-    options: the method's own; gradient: per="example", "token" or "batch"; relevance: steps of an example; confidence:
+    options: the method's own. gradient: per="example", "token" or "batch"; relevance: steps of an example; confidence:
         exclude="end", "special" or "none"; random: seed.
-    run: a run directory, in which finished shards of the data are kept and found again.
+    run: a run directory, which keeps finished shards and resumes from them.
     progress: called with the share done, from 0 to 1.
     """
     chosen = find_method(method)
-    takes = {name for name, p in inspect.signature(chosen.values).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    takes = _takes(chosen)
     for name in options:
         if name not in takes:
             raise HeadcountError(unknown(f"option of {method}", name, takes - {"progress", "run"}))
-    heads = anatomy(model).heads
-    if not heads:
-        raise HeadcountError("the model has no attention heads left: there is nothing to score")
+    heads = heads_to_score(model)
     refuse_one_class(task)
     signature = {
         "model": model_signature(model),
@@ -75,15 +73,22 @@ def importance(
     return Scores(heads, values, method, chosen.normalized, signature, keys)
 
 
+def _takes(method: Method) -> set[str]:
+    """The names of a method's keyword options; `**how` stands for those of a pass over the data."""
+    parameters = inspect.signature(method.values).parameters.items()
+    named = {name for name, one in parameters if one.kind is one.KEYWORD_ONLY}
+    return named | set(PassOptions.__annotations__) if any(p.kind is p.VAR_KEYWORD for _, p in parameters) else named
+
+
 def refuse_one_class(task: Task) -> None:
-    """Examples of a single class say nothing on what tells the classes apart."""
+    """Refuse examples of a single class: they do not show what tells the classes apart."""
     labels = getattr(task, "labels", None)
     if task.signature().get("task") == "classification" and labels is not None and len(set(labels)) < 2:
-        raise BadData(f"all {len(labels)} examples have the label {labels[0]}: scores need examples of both classes")
+        raise BadData(f"all {len(labels)} examples have label {labels[0]}; scores need examples of more than one class")
 
 
 def random_order(model: nn.Module, task: Any = None, *, seed: int = 0) -> np.ndarray:
-    """A uniform number per head, (1, heads): the same seed gives the same order.
+    """A uniform random number per head, (1, heads), the same for the same seed.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4))
@@ -97,12 +102,12 @@ def random_order(model: nn.Module, task: Any = None, *, seed: int = 0) -> np.nda
 class Method:
     """An importance method.
 
-    values: called with the model, the task and the method's own keyword options (and `progress`, if it takes that);
-        gives (rows, heads) in the order of `anatomy(model).heads`, higher for more important; a row is an example,
-        or whatever the score is a mean over.
-    normalized: the order is taken from scores divided by their l2 norm in each layer of each kind, as M19 does.
+    values: called with the model, the task and the method's keyword options, with `run` and `progress` if it takes
+        them. Returns (rows, heads) in the order of `anatomy(model).heads`, higher for more important; a row is an
+        example, or whatever the score is the mean over.
+    normalized: the order is that of the scores divided by their l2 norm in each layer of each kind, as in M19.
     about: one line for the help text.
-    reads_data: False if the scores do not depend on the data at all.
+    reads_data: False if the scores do not depend on the data.
     """
 
     values: Callable[..., np.ndarray]
@@ -117,12 +122,12 @@ METHODS = {
     "oracle": Method(oracle, False, "how much worse the metric is with the head off (M19's single ablation)"),
     "confidence": Method(confidence, False, "V19: the mean largest attention weight, end of sentence excluded"),
     "relevance": Method(relevance, False, "V19: the share of its layer's relevance for the top-1 logit (LRP)"),
-    "random": Method(random_order, False, "no information at all, for comparison", reads_data=False),
+    "random": Method(random_order, False, "random numbers, for comparison", reads_data=False),
 }
 
 
 def find_method(name: str) -> Method:
-    """The method of that name, or what there is instead.
+    """The method of that name; an unknown name is refused, with the known ones.
 
     >>> find_method("fisher").normalized
     False

@@ -1,12 +1,11 @@
-"""Single ablation as importance: what M19 calls the oracle order."""
+"""Single ablation as importance, which M19 calls the oracle order."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from torch import nn
 
+from headcount.engine import Progress
 from headcount.evaluation import Outcomes, evaluate
 from headcount.runs import RunDirectory
 from headcount.structure import anatomy
@@ -14,31 +13,29 @@ from headcount.tasks import Task
 
 
 def oracle(
-    model: nn.Module,
-    task: Task,
-    *,
-    run: RunDirectory | None = None,
-    progress: Callable[[float], None] | None = None,
+    model: nn.Module, task: Task, *, run: RunDirectory | None = None, progress: Progress | None = None
 ) -> np.ndarray:
-    """(examples, heads): how much worse the metric is with each head off, split up over the examples.
+    """How much worse the metric is with each head off, divided among the examples: (examples, heads).
 
-    One sweep of the engine, kept in the run directory if there is one; the rest is arithmetic on its outcomes.
+    This is one sweep, kept in the run directory if there is one; the rest is arithmetic on its outcomes.
     """
     masks = [frozenset(), *(frozenset({head}) for head in anatomy(model).heads)]
     return drops(evaluate(model, task, masks, run=run, name="oracle", progress=progress))
 
 
 def drops(outcomes: Outcomes) -> np.ndarray:
-    """Each head's drop (first mask: the whole model, then one mask per head), split up over the examples.
+    """Each head's drop in the metric, divided among the examples: (examples, heads).
 
     For a metric that is a mean over examples, as accuracy is, a row is the example's own drop. For others it is the
-    jackknife's pseudo-value, N times the drop minus N-1 times the drop without the example, moved so that the mean over
-    the examples is the drop itself.
+    jackknife's pseudo-value, N times the drop minus N-1 times the drop without the example, shifted so that the mean
+    over the examples is the drop itself.
 
     >>> from headcount.tasks.metrics import CLASSIFICATION
     >>> values = np.array([[[1.0, 1], [1, 1]], [[1, 1], [1, 0]]])  # (masks, N, S): the head off loses the second one
     >>> drops(Outcomes((frozenset(), frozenset()), values, CLASSIFICATION["accuracy"])).tolist()
     [[0.0], [1.0]]
+
+    outcomes: of the whole model, then of one mask per head.
     """
     metric, values = outcomes.metric, outcomes.values  # (M, N, S)
     sign = 1.0 if metric.higher_is_better else -1.0

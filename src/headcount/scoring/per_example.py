@@ -1,24 +1,36 @@
-"""Passes over the data in batches: the model frozen, one row of values per example, in the order of the examples."""
+"""Passes over the data that give a row of values per example: the model frozen, sharded and resumed like any sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.engine import TOKENS, Arrays, batches_by_length, is_finite, over_shards
+from headcount.engine import TOKENS, Arrays, Progress, batches_by_length, is_finite, over_shards
 from headcount.errors import BadData, HeadcountError
+from headcount.heads import Head
 from headcount.runs import RunDirectory
 from headcount.structure import anatomy, device_of
 from headcount.tasks import Batch, Task
 
-Progress = Callable[[float], None]
-PASSES = 3  # forward and backward, in forward passes
+PASSES = 3  # the cost of a forward and a backward pass, in forward passes
+
+
+class PassOptions(TypedDict, total=False):
+    """How a pass over the data runs; every method that makes one takes these, and they never change its values.
+
+    tokens: per batch, padding included. run: an open run directory, which keeps finished shards and resumes from them.
+    progress: called with the share done, from 0 to 1.
+    """
+
+    tokens: int
+    run: RunDirectory | None
+    progress: Progress | None
 
 
 def collect(
@@ -31,21 +43,25 @@ def collect(
     run: RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """What `of_batch` gives for every batch, (B, …) with as many columns each time, as one array (examples, …).
+    """The values of every example, (examples, …), from a function that gives those of a batch, (B, …).
 
-    what: the name of the values, for the refusal of those that are no numbers, and of their shards in a run directory.
-    tokens: per batch of the computation, padding included; changes nothing but memory.
-    run: an open run directory, in which finished shards are kept and found again.
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
+    >>> collect(model, task, lambda model, task, batch: task.outputs(model, batch).softmax(1), what="share").shape
+    (2, 2)
+
+    of_batch: called with the model, frozen and in evaluation mode, the task and a batch on the model's device.
+    what: the name of the values, in errors about values that are not finite, and of their shards in a run directory.
+    tokens, run, progress: see `PassOptions`.
     """
     task.check(model)
-    if not anatomy(model).heads:
-        raise HeadcountError("the model has no attention heads left: there is nothing to score")
-    work = Rows(of_batch, what, tokens)
+    heads_to_score(model)
+    work = ExamplePass(of_batch, what, tokens)
     return over_shards(work, model, task, masks=PASSES, directory=run, name=what, progress=progress)["rows"]
 
 
 @dataclass(frozen=True)
-class Rows:
+class ExamplePass:
     """A pass over some of the data, as work for an engine."""
 
     of_batch: Callable[[Any, Task, Batch], Tensor]
@@ -67,9 +83,9 @@ class Rows:
                 bad = np.flatnonzero(~np.isfinite(part.reshape(len(part), -1)).all(1))
                 if len(bad):
                     example = indices[int(bad[0])]
-                    place = getattr(examples, "places", None)
-                    where = place[example] if place else f"example {example}"
-                    raise BadData(f"{where}: the {self.what} there is not finite")
+                    places = getattr(examples, "places", None)
+                    where = places[example] if places else f"example {example}"
+                    raise BadData(f"{where}: the {self.what} is not finite")
                 for index, row in zip(indices, part, strict=True):
                     rows[index] = row
                 done += len(indices)
@@ -78,9 +94,29 @@ class Rows:
         return {"rows": np.stack([row for row in rows if row is not None])}
 
 
+def heads_to_score(model: nn.Module) -> tuple[Head, ...]:
+    """The model's heads; a model without any is refused."""
+    heads = anatomy(model).heads
+    if not heads:
+        raise HeadcountError("the model has no attention heads left to score")
+    return heads
+
+
+@contextmanager
+def needs_task_head(model: nn.Module, what: str) -> Iterator[None]:
+    """Say that a model was loaded without the head of its task, if that is why the block cannot compute `what`."""
+    try:
+        yield
+    except (AttributeError, NotImplementedError) as error:
+        raise HeadcountError(
+            f"{type(model).__name__} gives no {what} ({error}); "
+            "load it with the head of its task, for example …ForSequenceClassification"
+        ) from error
+
+
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients for parameters, as long as the block lasts."""
+    """Evaluation mode, and no gradients for parameters, for the block; then everything as it was."""
     training = {module: module.training for module in model.modules()}
     trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     model.eval()

@@ -1,10 +1,14 @@
-"""V19's relevance: what of the top-1 logit each head receives when it is propagated down, layer by layer."""
+"""V19's relevance: how much of the top-1 logit each head receives when it is propagated back, layer by layer (LRP).
+
+`relevance_rules` replaces operations so that the network is linear in whatever carries relevance. Gradient times input
+is then relevance, and one backward pass propagates it. `traced` records where it is read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,36 +16,34 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headcount.engine import TOKENS
 from headcount.errors import HeadcountError
-from headcount.runs import RunDirectory
-from headcount.scoring.per_example import Progress, collect
+from headcount.scoring.per_example import PassOptions, collect, needs_task_head
 from headcount.structure import AttentionSite, anatomy, device_of
 from headcount.tasks import Batch, Task
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 STEPS = 16
-TOLERANCE = 0.01  # of the relevance that came in
+TOLERANCE = 0.01  # of the relevance that went in
 
 
-def relevance(
-    model: nn.Module,
-    task: Task,
-    *,
-    steps: int | None = STEPS,
-    tokens: int = TOKENS,
-    run: RunDirectory | None = None,
-    progress: Progress | None = None,
-) -> np.ndarray:
+def relevance(model: nn.Module, task: Task, *, steps: int | None = STEPS, **how: Unpack[PassOptions]) -> np.ndarray:
     """Each head's share of its layer's relevance for the top-1 logit (V19 section 4.2), (examples, heads).
 
-    At every step, a head's relevance is the sum over its neurons; its share is its absolute value, divided by the sum
-    over the heads of its layer. Shares are averaged over steps. A step is a token to predict, after the reference's
-    tokens before it; a classifier has one.
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> relevance(*toy_classifier()).sum(1).round(4).tolist()  # each of the two layers sums to 1
+    [2.0, 2.0]
 
-    steps: at most so many of an example, spread evenly over it; None takes them all. Each is one backward pass.
+    At every step, a head's relevance is the sum over its neurons. Its share is the absolute value, divided by the sum
+    over the heads of its layer. Shares are averaged over steps. A step is a token to predict from the reference's
+    tokens before it; a classifier has one step.
+
+    steps: at most this many of an example, spread evenly over it; None takes all. Each costs one backward pass.
+    how: the options of the pass.
     """
     if steps is not None and steps < 1:
-        raise HeadcountError(f"steps={steps}: relevance needs at least one step of each example")
+        raise HeadcountError(f"expected at least one step of each example, not {steps}", advice="raise {steps}")
 
     def shares(model: Any, task: Task, batch: Batch) -> Tensor:
         total: Any = 0.0
@@ -50,14 +52,14 @@ def relevance(
             total, count = total + _shares(model, values) * there[:, None], count + there[:, None]
         return total / count.clamp(min=1)
 
-    return collect(model, task, shares, what="relevance", tokens=tokens, run=run, progress=progress)
+    return collect(model, task, shares, what="relevance", **how)
 
 
 def step_relevances(model: Any, task: Task, batch: Batch, steps: int | None = STEPS) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each step the signed relevance of every head, (B, heads), and which examples have such a step, (B,).
+    """For each step, the signed relevance of every head, (B, heads), and which examples have this step, (B,).
 
-    What the logit held must arrive: at the streams that enter the first layers, and at the biases. If more than 1% is
-    missing, the model computes something that there is no rule for, and is refused.
+    Relevance is conserved: all of the logit must arrive at the streams that enter the first layers, and at the biases.
+    If more than 1% is missing, the model computes something that has no rule, and is refused.
     """
     with traced(model) as trace, relevance_rules() as rules:
         logits = _logits(model, task, batch)
@@ -70,7 +72,7 @@ def step_relevances(model: Any, task: Task, batch: Batch, steps: int | None = ST
             total, [*trace.tensors, rules.bias], retain_graph=step + 1 < top.shape[1], allow_unused=True
         )
         received = trace.times(gradients)
-        _refuse_loss(model, total, received, bias, len(trace.starts))
+        _check_conservation(model, total, received, bias, len(trace.starts))
         yield trace.by_head(received), there[:, step]
 
 
@@ -84,7 +86,7 @@ class Trace:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The streams, then every site's outputs (several where layers share it)."""
+        """The streams, then every site's outputs (several if layers share it)."""
         return [*self.starts, *(context for site in self.sites for context in self.contexts[site.name])]
 
     def times(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
@@ -141,17 +143,12 @@ def _keep(contexts: list[Tensor]) -> Any:
 
 
 def _logits(model: Any, task: Task, batch: Batch) -> Tensor:
-    try:
+    with needs_task_head(model, "logit to propagate back"):
         return task.outputs(model, batch)
-    except (AttributeError, NotImplementedError) as error:
-        raise HeadcountError(
-            f"{type(model).__name__} gives no logit to take the relevance of ({error}); "
-            "load it with the head of its task, for example …ForSequenceClassification"
-        ) from error
 
 
 def _steps(logits: Tensor, batch: Batch, steps: int | None) -> tuple[Tensor, Tensor]:
-    """Positions (B, S) of each example's steps, and (B, S) which of them are there."""
+    """(B, S) positions of each example's steps, and (B, S) which of them exist."""
     if logits.dim() < 3:
         ones = torch.ones(len(batch), 1, dtype=torch.long, device=logits.device)
         return ones - 1, ones.bool()
@@ -170,14 +167,15 @@ def _steps(logits: Tensor, batch: Batch, steps: int | None) -> tuple[Tensor, Ten
     return padded.clamp(min=0), padded >= 0
 
 
-def _refuse_loss(model: Any, total: Tensor, received: list[Tensor], bias: Tensor | None, starts: int) -> None:
-    came, streams = total.item(), received[:starts]
+def _check_conservation(model: Any, total: Tensor, received: list[Tensor], bias: Tensor | None, starts: int) -> None:
+    sent, streams = total.item(), received[:starts]
     arrived = sum(part.double().sum().item() for part in streams) + (0.0 if bias is None else bias.item())
     rounding = 100 * torch.finfo(total.dtype).eps * sum(part.double().abs().sum().item() for part in streams)
-    if np.isfinite(arrived) and abs(arrived - came) > TOLERANCE * abs(came) + rounding:
+    if np.isfinite(arrived) and abs(arrived - sent) > TOLERANCE * abs(sent) + rounding:
         raise HeadcountError(
-            f"relevance is not conserved in {type(model).__name__} (of {came:.4g}, {arrived:.4g} arrived): it computes "
-            "something that there is no rule for; use another method, such as gradient"
+            f"relevance is not conserved in {type(model).__name__} ({arrived:.4g} of {sent:.4g} arrived): "
+            "it computes something that has no rule",
+            advice="choose another {method}, such as gradient",
         )
 
 
@@ -189,7 +187,7 @@ def _shares(model: Any, values: Tensor) -> Tensor:
 
 
 class relevance_rules(TorchFunctionMode):  # noqa: N801  (it is used as a context manager)
-    """As long as the block lasts, gradient times input is relevance.
+    """Inside the block, gradient times input is relevance.
 
     >>> x, weight = torch.tensor([2.0, 1.0], requires_grad=True), torch.tensor([[1.0, 3.0]])
     >>> with relevance_rules() as rules:
@@ -198,7 +196,7 @@ class relevance_rules(TorchFunctionMode):  # noqa: N801  (it is used as a contex
     >>> (x * x.grad).tolist(), rules.bias.grad.item(), y.item()  # 2 + 3 + 5 = 10
     ([2.0, 3.0], 5.0, 10.0)
 
-    bias: a leaf that is 1 and multiplies every bias: its gradient is the share of all biases together.
+    bias: a leaf of 1 that multiplies every bias, so that its gradient is what all biases receive.
     """
 
     def __init__(self) -> None:
@@ -214,21 +212,21 @@ class relevance_rules(TorchFunctionMode):  # noqa: N801  (it is used as a contex
 
 
 def passed_through(x: Tensor, y: Tensor) -> Tensor:
-    """y = f(x), elementwise, as x times a coefficient; where x is 0, y is kept as a constant."""
+    """y = f(x), elementwise, written as x times a coefficient; where x is 0, y is a constant."""
     zero = x == 0
     ratio = (y / torch.where(zero, 1, x)).detach()
     return torch.where(zero, y.detach(), x * ratio)
 
 
 def pass_through_modules(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
-    """A forward hook for activations that are modules, which may be made of many operations (GPT-2's GELU)."""
+    """A forward hook for activations that are modules, since these can consist of many operations (GPT-2's GELU)."""
     x: Any = args[0] if args else None
     same = _active(x) and isinstance(output, Tensor) and x.shape == output.shape
     return passed_through(x, output) if same else None
 
 
 def is_activation(module: nn.Module) -> bool:
-    """A module without parts, parameters or buffers that does something of its own.
+    """Whether a module has no parts, parameters or buffers, and yet computes something.
 
     >>> is_activation(nn.GELU()), is_activation(nn.Dropout()), is_activation(nn.Linear(2, 2))
     (True, False, False)
@@ -251,7 +249,7 @@ def _addmm(share: Tensor, func: Any, bias: Tensor, x: Tensor, weight: Tensor) ->
 
 
 def _add(share: Tensor, func: Any, x: Any, y: Any, **kwargs: Any) -> Tensor:
-    """Of two summands, the one that carries no relevance is a bias."""
+    """A summand that carries no relevance is a bias."""
     if not _active(x):
         return func(x * share.to(y), y, **kwargs)
     return func(x, y if _active(y) else y * share.to(x), **kwargs)
@@ -287,14 +285,14 @@ def _divide(share: Tensor, func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
 
 
 def _product(share: Tensor, func: Any, x: Any, y: Any) -> Any:
-    """Both factors carry relevance: one half each."""
+    """If both factors carry relevance, each gets half."""
     if _active(x) and _active(y):
         return (func(x, y.detach()) + func(x.detach(), y)) / 2
     return func(x, y)
 
 
 def _everywhere(names: str, rule: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
-    """The rule for functions of these names, and for methods of tensors."""
+    """The rule for the functions and the tensor methods of these names."""
     places = [(place, name) for name in names.split() for place in (torch, Tensor, F)]
     return {getattr(place, name): rule for place, name in places if hasattr(place, name)}
 

@@ -1,4 +1,4 @@
-"""`Scores`: a number per head, with all the values that it is the mean of."""
+"""`Scores`: one number per head, the values that it is the mean of, and how far they settle the order of the heads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headcount.errors import BadData, HeadcountError, unknown
 from headcount.heads import Head, parse_heads
 from headcount.stats import paired_bootstrap
 
-PAIRS = 20
+PAIRS = 20  # of disjoint samples, for each size in `convergence`
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """How important each head is; the mean over rows (examples, for most methods) of `values`.
+    """How important each head is: the mean over the rows of `values`, which for most methods are examples.
 
     >>> heads = parse_heads("encoder.0.0,encoder.0.1,encoder.1.0")
     >>> scores = Scores(heads, np.array([[3.0, 4.0, 1.0], [3.0, 4.0, 3.0]]), "gradient", normalize=True)
@@ -33,7 +33,7 @@ class Scores:
     ['encoder.0.0', 'encoder.0.1', 'encoder.1.0']
 
     values: (rows, heads). normalize: the order is that of the normalised scores (M19), not of the raw ones.
-    keys: a hash of each example that was looked at, so that data that has been seen can be told from data that has not.
+    keys: a hash of each example that was scored on, to recognise these examples in later data.
     """
 
     heads: tuple[Head, ...]
@@ -47,7 +47,7 @@ class Scores:
         values = np.asarray(self.values, dtype=np.float32)
         if values.ndim != 2 or values.shape[1] != len(self.heads) or not len(values):
             raise HeadcountError(
-                f"values have shape {values.shape}; expected (rows, {len(self.heads)}), one row or more"
+                f"values have shape {values.shape}; expected (rows, {len(self.heads)}), at least one row"
             )
         if not np.isfinite(values).all():
             head = self.heads[int(np.flatnonzero(~np.isfinite(values).all(0))[0])]
@@ -76,12 +76,12 @@ class Scores:
         return dict(zip(self.heads, normalized(self.heads, self.raw).tolist(), strict=True))
 
     def order(self) -> list[Head]:
-        """All heads, the least important first; of equal ones the earlier."""
+        """All heads, the least important first; ties in the order of the heads."""
         ranked = self._for_order(self.raw)
         return [self.heads[i] for i in np.argsort(ranked, kind="stable")]
 
     def intervals(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends (heads,) of the bootstrap interval of each raw score."""
+        """The lower and the upper end of each raw score's bootstrap interval, (heads,) each."""
         rows = self.values.astype(np.float64)
         test = paired_bootstrap(
             np.zeros((len(rows), 1)),
@@ -93,7 +93,7 @@ class Scores:
         return test.low, test.high
 
     def convergence(self, target: float = 0.95, seed: int = 0) -> Convergence:
-        """How many rows it takes until two independent estimates agree on the order of the heads."""
+        """How many rows two independent estimates need to agree on the order of the heads."""
         return convergence(self.values, self._for_order, target=target, seed=seed)
 
     def to_json(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Scores:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Scores:
-        """The scores that `to_json` gave."""
+        """The scores that `to_json` wrote."""
         try:
             heads = parse_heads(entry["head"] for entry in content["heads"])
             flat = np.frombuffer(base64.b64decode(content["values"]["float32"]), dtype="<f4")
@@ -121,7 +121,7 @@ class Scores:
             keys = tuple(content["keys"])
             return cls(heads, values, content["method"], content["normalize"], content["signature"], keys)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise BadData(f"these are no scores that headcount has written: {error!r}") from error
+            raise BadData(f"these are not scores that headcount wrote: {error!r}") from error
 
     def save(self, path: str | Path) -> Path:
         """Write the scores to a JSON file."""
@@ -150,9 +150,9 @@ def normalized(heads: tuple[Head, ...], raw: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Convergence:
-    """Agreement of two estimates from `sizes[i]` rows each that share none: mean Spearman r over random pairs.
+    """Agreement of two estimates from `sizes[i]` rows each, without common rows: mean Spearman r over random pairs.
 
-    stable_at: the smallest size from which on r stays at or above `target`; None if these rows are too few to tell.
+    stable_at: the smallest size from which r stays at or above `target`; None if there are too few rows to tell.
     """
 
     sizes: tuple[int, ...]
@@ -171,7 +171,7 @@ def convergence(
     >>> convergence(values, lambda raw: raw).stable_at
     8
 
-    values: (rows, heads). for_order: turns mean scores (heads,) into what the order is taken from.
+    values: (rows, heads). for_order: turns mean scores (heads,) into those that determine the order.
     """
     values = np.asarray(values, np.float64)
     half, rng = len(values) // 2, np.random.default_rng(seed)

@@ -1,7 +1,8 @@
 """Paired tests, intervals, corrections and correlations, on per-example statistics of all masks at once.
 
-Everywhere: N examples, S statistics of an example, M masks, R resamples; a metric is a function that turns
-summed statistics (..., S) into scores (...)."""
+Everywhere, N is the number of examples, S of statistics per example, M of masks and R of resamples. A metric is a
+function from summed statistics (..., S) to scores (...).
+"""
 
 from headcount.stats.bootstrap import SEED, Test, interval, paired_bootstrap, resamples_needed
 from headcount.stats.noninferiority import NonInferiority, noninferior

@@ -1,4 +1,4 @@
-"""The paired bootstrap: any metric, all masks on the same resamples."""
+"""The bootstrap: intervals and paired tests for any metric, with all masks on the same resamples of the examples."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 MetricOfSums = Callable[[np.ndarray], np.ndarray]
-MEMORY = 256 * 2**20  # bytes that a bootstrap may use at a time
-SEED = 12345  # sacrebleu's, so that the resamples are the same ones
+MEMORY = 256 * 2**20  # bytes that a bootstrap uses at a time
+SEED = 12345  # sacrebleu's, so that the resamples are the same
 
 
 @dataclass(frozen=True)
 class Test:
-    """Each mask's change in a metric, (M,) arrays; a change is masked minus base.
+    """Each mask's change in a metric, masked minus base, (M,) arrays.
 
-    low, high: percentile interval of the change.
+    low, high: the ends of the change's percentile interval.
     p: two-sided, of the null hypothesis that the change is 0.
-    p_sacrebleu: what sacrebleu's paired bootstrap calls p, for comparison with published numbers. It takes
-        absolute values before centring, so it is about half of p: under the null hypothesis it falls below
-        0.05 in about 10% of all cases.
+    p_sacrebleu: the p of sacrebleu's paired bootstrap, for comparison with published numbers. It takes absolute values
+        before centring, so it is about half of p: under the null hypothesis it is below 0.05 in about 10% of cases.
     """
 
     __test__ = False  # its name would make pytest collect it
@@ -55,12 +54,12 @@ def paired_bootstrap(
     ([0.0, -0.8], [1.0, 0.001])
 
     base: (N, S). masked: (M, N, S).
-    resamples: default as many as a Holm-corrected p needs to be able to fall below `alpha`, at least 1000.
+    resamples: by default as many as a Holm-corrected p needs to be able to fall below `alpha`, at least 1000.
     correction_for: how many p are corrected together, if more than these M.
     """
     base, masked = np.asarray(base, float), np.asarray(masked, float)
     if masked.ndim != 3 or masked.shape[1:] != base.shape:
-        raise ValueError(f"base is (N, S) and masked (M, N, S); got {base.shape} and {masked.shape}")
+        raise ValueError(f"expected base (N, S) and masked (M, N, S), not {base.shape} and {masked.shape}")
     M = len(masked)
     R = resamples or resamples_needed(correction_for or M, alpha)
     observed = metric(masked.sum(1)) - metric(base.sum(0))  # (M,)
@@ -72,7 +71,7 @@ def paired_bootstrap(
         changes = changes[:, 1:] - changes[:, :1]  # (R, masks)
         low[masks], high[masks] = percentiles(changes, level)
         size = np.abs(observed[masks])
-        # Centred, the resampled changes show what chance does. The tolerance keeps ties ties.
+        # Centred, the resampled changes are what chance alone does. The tolerance keeps ties ties.
         as_large = np.abs(changes - changes.mean(0)) >= size * (1 - 1e-9)
         p[masks] = (as_large.sum(0) + 1) / (R + 1)
         absolute = np.abs(changes)
@@ -81,7 +80,7 @@ def paired_bootstrap(
 
 
 def resamples_needed(tests: int, alpha: float = 0.05) -> int:
-    """How many resamples let the smallest of so many Holm-corrected p fall below alpha; at least 1000.
+    """How many resamples the smallest of `tests` Holm-corrected p needs to fall below alpha; at least 1000.
 
     >>> resamples_needed(12), resamples_needed(144, alpha=0.01)
     (1000, 14400)
@@ -97,7 +96,7 @@ def interval(
     level: float = 0.95,
     seed: int = SEED,
 ) -> tuple[float, float]:
-    """The bootstrap percentile interval of one score.
+    """The percentile interval of one score.
 
     >>> right = np.array([1.0] * 80 + [0.0] * 20)
     >>> low, high = interval(np.stack([np.ones(100), right], axis=1), lambda s: s[..., 1] / s[..., 0])
@@ -121,7 +120,7 @@ def resampled(statistics: np.ndarray, metric: MetricOfSums, resamples: int, seed
     scores = np.empty((resamples, K))
     rng = np.random.default_rng(seed)
     for rows in chunks(np.arange(resamples), 8 * (5 * N + 6 * K * S)):
-        # Drawn as sacrebleu draws them, so that the same seed gives the same resamples.
+        # Drawn as in sacrebleu, so that the same seed gives the same resamples.
         drawn = rng.choice(N, size=(len(rows), N), replace=True)
         offsets = np.arange(len(rows))[:, None] * N
         counts = np.bincount((drawn + offsets).ravel(), minlength=len(rows) * N).reshape(len(rows), N)

@@ -1,4 +1,4 @@
-"""Not "no difference was found" but "it is no worse than this": what a pruned model has to show."""
+"""Non-inferiority: evidence that a pruned model is at most a margin worse, not mere lack of evidence that it is."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headcount.stats.bootstrap import SEED, MetricOfSums, resampled
 
 @dataclass(frozen=True)
 class NonInferiority:
-    """Whether the data show that a change is no worse than `-margin`.
+    """Whether the data show that a change is at most `margin` for the worse.
 
     change: observed, in the metric's own sign. bound: its one-sided confidence bound on the worse side.
-    shown: the bound is better than the margin.
-    examples_needed: about how many examples would show it if the change stays as it is; None if none would.
+    shown: the bound is within the margin.
+    examples_needed: about how many examples would show it if the change stays the same; None if no number would.
     """
 
     shown: bool
@@ -38,7 +38,7 @@ def noninferior(
     resamples: int = 2000,
     seed: int = SEED,
 ) -> NonInferiority:
-    """Is the masked (or pruned) model at most `margin` worse than the base, shown at this confidence level?
+    """Test at this confidence level whether the masked (or pruned) model is at most `margin` worse than the base.
 
     >>> right = np.array([1.0] * 160 + [0.0] * 40)
     >>> base = np.stack([np.ones(200), right], axis=1)
@@ -52,7 +52,7 @@ def noninferior(
     """
     base, masked = np.asarray(base, float), np.asarray(masked, float)
     if margin < 0:
-        raise ValueError(f"a margin is how much worse is allowed, so not negative; got {margin}")
+        raise ValueError(f"expected a margin of 0 or more, not {margin}")
     sign = 1.0 if higher_is_better else -1.0
     scores = resampled(np.stack([base, masked]), metric, resamples, seed)  # (R, 2)
     changes = sign * (scores[:, 1] - scores[:, 0])  # (R,), negative is worse
@@ -68,9 +68,9 @@ def noninferior(
 
 
 def _examples_needed(n: int, spread: float, room: float, level: float, power: float = 0.8) -> int | None:
-    """Examples for a one-sided test at this level to succeed with this power, by the normal approximation.
+    """How many examples a one-sided test at this level needs for this power, by the normal approximation.
 
-    The spread of the change shrinks with the root of n; `room` is how far the change lies from the margin.
+    The spread of the change shrinks with the root of n; `room` is the distance of the change from the margin.
     """
     if room <= 0:
         return None

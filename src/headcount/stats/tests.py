@@ -1,4 +1,4 @@
-"""Tests of right or wrong per example, and what testing many heads does to their p."""
+"""Paired tests of one value per example, corrections for testing many heads, and correlation over heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 
 def mcnemar_exact(base_right: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Exact McNemar p of each mask: of the examples that flipped, do as many go one way as the other?
+    """The exact McNemar p of each mask: among the examples that flipped, are both directions equally likely?
 
     >>> base = np.array([1, 1, 1, 1, 1, 1, 0, 0])
     >>> mcnemar_exact(base, np.array([base, 1 - base, [0, 0, 0, 0, 0, 0, 0, 0]])).tolist()
@@ -25,16 +25,16 @@ def mcnemar_exact(base_right: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def paired_t(base: np.ndarray, masked: np.ndarray) -> np.ndarray:
-    """Paired t-test p of each mask, as M19 tests classifiers; 1 for a mask that changes nothing.
+    """The paired t-test's p of each mask, as M19 tests classifiers; 1 for a mask that changes nothing.
 
     >>> paired_t(np.array([1, 1, 0, 1]), np.array([[1, 1, 0, 1], [0, 0, 0, 1]])).round(3).tolist()
     [1.0, 0.182]
 
-    base: (N,) a value of each example, for instance right or wrong. masked: (M, N).
+    base: (N,) one value per example, for instance right or wrong. masked: (M, N).
     """
     difference = np.asarray(masked, float) - np.asarray(base, float)  # (M, N)
     varied = np.ptp(difference, axis=1) > 0
-    # The same change everywhere is certain, no change at all is none.
+    # Without variance there is no t: the same change everywhere is certain, no change anywhere is none.
     p = np.where((difference == 0).all(1), 1.0, 0.0)
     if varied.any():
         p[varied] = scipy_stats.ttest_1samp(difference[varied], 0.0, axis=1).pvalue
@@ -51,14 +51,14 @@ def corrected(p: np.ndarray, method: Literal["holm", "bh"]) -> np.ndarray:
 
     names = {"holm": "holm", "bh": "fdr_bh"}
     if method not in names:
-        raise ValueError(f"method is 'holm' or 'bh', not {method!r}")
+        raise ValueError(f"expected 'holm' or 'bh', not {method!r}")
     p = np.asarray(p, float)
     return multipletests(p, method=names[method])[1] if p.size else p
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Pearson and Spearman r with their p; nan, and a remark that says why, where r is not defined."""
+    """Pearson and Spearman r with their p; nan, with a remark that says why, if r is undefined."""
 
     pearson: float
     pearson_p: float
@@ -68,23 +68,23 @@ class Correlation:
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> Correlation:
-    """How the same heads' effects on two data sets go together.
+    """The correlation of two rows of numbers, such as the same heads' effects on two data sets.
 
     >>> correlation([1, 2, 3, 4], [2, 4, 6, 9]).spearman
     1.0
     >>> correlation([1, 2, 3], [5, 5, 5]).remark
-    'no correlation: all values of one side are the same'
+    'r is undefined: all values of one side are the same'
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
     why = ""
     if x.shape != y.shape or x.ndim != 1:
-        raise ValueError(f"two rows of equally many numbers are needed; got {x.shape} and {y.shape}")
+        raise ValueError(f"expected two rows of equal length, not {x.shape} and {y.shape}")
     if len(x) < 3:
-        why = "no correlation: fewer than three pairs"
+        why = "r is undefined: fewer than three pairs"
     elif not (np.isfinite(x).all() and np.isfinite(y).all()):
-        why = "no correlation: some values are not numbers"
+        why = "r is undefined: some values are not finite"
     elif np.ptp(x) == 0 or np.ptp(y) == 0:
-        why = "no correlation: all values of one side are the same"
+        why = "r is undefined: all values of one side are the same"
     if why:
         return Correlation(math.nan, math.nan, math.nan, math.nan, why)
     pearson, spearman = scipy_stats.pearsonr(x, y), scipy_stats.spearmanr(x, y)

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, and a class for each."""
+"""Classification: a class for each text or pair of texts, with labels numbered as the model numbers its classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headcount.tasks.text import pad_token, texts_of, tokenized
 
 
 class Classification(BaseTask):
-    """A classifier's task: one or two text columns and a label.
+    """One or two columns of texts, and one of labels.
 
     >>> from headcount.tasks.toy import word_tokenizer
     >>> rows = [{"text": "a fine film", "label": "good"}, {"text": "a dull film", "label": "bad"}]
@@ -30,10 +30,10 @@ class Classification(BaseTask):
     (2, [1, 0], torch.Size([1, 5]))
 
     data: whatever `Rows.of` reads. text, pair, label: columns by name or number; guessed if left out.
-    label2id: the model's, for labels that are names; without it names are numbered in sorted order.
-    num_labels: how many classes the model has, where label2id does not say.
+    label2id: the model's, for labels that are names; without it, names are numbered in sorted order.
+    num_labels: how many classes the model has, if label2id does not say.
     metric: accuracy, f1 (of class 1), f1_macro, matthews or loss.
-    max_length: longer texts are cut to so many tokens, which is counted and said.
+    max_length: longer texts are truncated to this many tokens, with a remark.
     """
 
     kind = "classification"
@@ -53,12 +53,12 @@ class Classification(BaseTask):
         split: str | None = None,
     ) -> None:
         rows = Rows.of(data, split)
-        label, said_label = find_label(rows, label)
-        text, pair, said_text = find_text(rows, text, pair, label)
-        labels, self.guessed, said_classes = class_ids(rows, label, label2id, num_labels)
+        label, on_label = find_label(rows, label)
+        text, pair, on_text = find_text(rows, text, pair, label)
+        labels, self.guessed, on_classes = class_ids(rows, label, label2id, num_labels)
         texts = [texts_of(rows, column) for column in (text, pair) if column is not None]
-        features, said_length = tokenized(rows, tokenizer, texts, max_length)
-        pad, said_pad = pad_token(tokenizer)
+        features, on_length = tokenized(rows, tokenizer, texts, max_length)
+        pad, on_padding = pad_token(tokenizer)
         super().__init__(
             features,
             labels,
@@ -66,7 +66,7 @@ class Classification(BaseTask):
             pad=pad,
             content=list(zip(*texts, strict=True)),
             places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *said_text, *said_label, *said_classes, *said_length, *said_pad],
+            remarks=[*rows.remarks, *on_text, *on_label, *on_classes, *on_length, *on_padding],
             settings={
                 "data": rows.source,
                 "split": rows.split,
@@ -99,23 +99,26 @@ class Classification(BaseTask):
         remarks = super().check(model)
         config = model.config
         if getattr(config, "problem_type", None) not in (None, "single_label_classification"):
-            raise BadData(f"the model is for {config.problem_type}, not for one class of several")
+            raise BadData(f"the model is for {config.problem_type}; expected single_label_classification")
         if config.num_labels < 2:
-            raise BadData("the model has a single output: it is for regression, not for classes")
+            raise BadData("the model has a single output, for regression; expected one output per class")
         assert self.labels is not None
         top = max(self.labels)
         if top >= config.num_labels:
             raise BadData(
-                f"{self.places[self.labels.index(top)]}: label {top}, but the model knows only "
+                f"{self.places[self.labels.index(top)]}: label {top}, but the model has "
                 f"{config.num_labels} classes (0 to {config.num_labels - 1})"
             )
         if self.guessed and not agrees(self.guessed, config.label2id):
             raise BadData(
-                f"the labels' names ({', '.join(self.guessed)}) do not say which of the model's classes they are "
-                f"({', '.join(config.label2id)}); pass label2id"
+                f"the labels ({', '.join(self.guessed)}) cannot be matched with the model's classes "
+                f"({', '.join(config.label2id)})",
+                advice="pass {label2id}",
             )
         if self.metric.name == "f1" and config.num_labels != 2:
-            raise BadData(f"f1 is for two classes, the model has {config.num_labels}: use f1_macro")
+            raise BadData(
+                f"f1 is for two classes, but the model has {config.num_labels}", advice="choose f1_macro as {metric}"
+            )
         model_pad = config.get_text_config().pad_token_id
         if None not in (model_pad, self.tokenizer_pad) and model_pad != self.tokenizer_pad:
             raise BadData(
@@ -132,7 +135,7 @@ def _labels(batch: Batch) -> Tensor:
 
 @contextmanager
 def _padding(model: Any, pad: int) -> Iterator[None]:
-    """A decoder reads the class at the last token that is no padding, so it must know what padding is."""
+    """Tell the model the padding token: a decoder reads the class at the last token before the padding."""
     config = model.config.get_text_config()
     before = config.pad_token_id
     if before is None:
@@ -146,36 +149,34 @@ def _padding(model: Any, pad: int) -> Iterator[None]:
 def class_ids(
     rows: Rows, column: str, label2id: Mapping[str, int] | None = None, num_labels: int | None = None
 ) -> tuple[list[int], dict[str, int], list[str]]:
-    """The class number of each row, how names were numbered if that was a guess, and remarks.
+    """The class number of each row, the numbering of names if it was guessed, and remarks.
 
     >>> class_ids(Rows({"label": ["no", "yes", "no"]}), "label", {"NO": 1, "YES": 0})
     ([1, 0, 1], {}, [])
     >>> class_ids(Rows({"label": ["no", "yes", "no"]}), "label")
     ([0, 1, 0], {'no': 0, 'yes': 1}, ['labels numbered in sorted order: no = 0, yes = 1'])
 
-    label2id: the model's; names like LABEL_0 say nothing and are passed over. Names are then numbered in
-        sorted order, but only if there are as many as the model has classes: one that is missing from the
-        data would shift the others.
+    label2id: the model's; placeholder names like LABEL_0 are ignored. Names are then numbered in sorted order, but only
+        if there are as many as the model has classes: one that is missing from the data would shift the others.
     num_labels: how many classes the model has, to refuse numbers beyond it.
     """
-    values, remarks = [_clean(rows, i, column) for i in range(len(rows))], []
+    values = [_clean(rows, i, column) for i in range(len(rows))]
     if label2id and num_labels is None:
         num_labels = max(label2id.values()) + 1
     known = _lower(label2id)
-    generic = _generic(known)
-    values, said = _by_class_names(rows, column, values, {} if generic else known)
-    remarks += said
+    placeholders = _are_placeholders(known)
+    values, remarks = _by_class_names(rows, column, values, {} if placeholders else known)
     guessed: dict[str, int] = {}
     if not all(value.lower() in known for value in set(values)):
         if all(map(_is_whole, set(values))):
             known = {value: int(value) for value in set(values)}
-        elif generic and label2id and num_labels == len(set(values)):
+        elif placeholders and label2id and num_labels == len(set(values)):
             names, classes = ", ".join(sorted(set(values))[:4]), ", ".join(list(label2id)[:4])
             raise BadData(
-                f"{rows.place(0, column)}: labels are names ({names}), but the model calls its classes {classes}, "
-                "so which is which is unknown; number the labels, or set label2id in the model's config.json"
+                f"{rows.place(0, column)}: the labels are names ({names}), but the model calls its classes {classes}, "
+                "so they cannot be matched; number the labels, or set label2id in the model's config.json"
             )
-        elif generic and num_labels in (None, len(set(values))):
+        elif placeholders and num_labels in (None, len(set(values))):
             guessed = {name: number for number, name in enumerate(sorted(set(values)))}
             known = {name.lower(): number for name, number in guessed.items()}
             remarks.append(f"labels numbered in sorted order: {_list(guessed)}")
@@ -183,14 +184,14 @@ def class_ids(
     for i, value in enumerate(values):
         number = known.get(value.lower())
         if number is None or number < 0 or (num_labels is not None and number >= num_labels):
-            choice = _list(label2id, num_labels)
-            raise BadData(f"{rows.place(i, column)}: label {value!r} is none of the model's: {choice}")
+            expected = _list(label2id, num_labels)
+            raise BadData(f"{rows.place(i, column)}: label {value!r} is not one of the model's; expected {expected}")
         ids.append(number)
     return ids, guessed, remarks
 
 
 def agrees(guessed: Mapping[str, int], label2id: Mapping[str, int]) -> bool:
-    """Whether names numbered by guess can be the model's classes: the same numbers, or names that say nothing.
+    """Whether a guessed numbering can be the model's: it is the same, or the model has placeholders for names.
 
     >>> agrees({"bad": 0, "good": 1}, {"LABEL_0": 0, "LABEL_1": 1})
     True
@@ -199,15 +200,15 @@ def agrees(guessed: Mapping[str, int], label2id: Mapping[str, int]) -> bool:
     """
     known = _lower(label2id)
     same = all(known.get(name.lower()) == number for name, number in guessed.items())
-    return same or (_generic(known) and len(guessed) == len(known))
+    return same or (_are_placeholders(known) and len(guessed) == len(known))
 
 
 def _lower(label2id: Mapping[str, int] | None) -> dict[str, int]:
     return {str(name).strip().lower(): int(number) for name, number in (label2id or {}).items()}
 
 
-def _generic(known: Mapping[str, int]) -> bool:
-    """Whether the names are those that transformers gives, which say nothing."""
+def _are_placeholders(known: Mapping[str, int]) -> bool:
+    """Whether the names are transformers' LABEL_0, LABEL_1, …"""
     return all(name == f"label_{number}" for name, number in known.items())
 
 
@@ -223,12 +224,12 @@ def _clean(rows: Rows, row: int, column: str) -> str:
 def _by_class_names(
     rows: Rows, column: str, values: list[str], known: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
-    """Numbers of named classes as those names, since the model may number them otherwise."""
+    """The names of numbered classes in place of the numbers, since the model can number them differently."""
     names = rows.classes.get(column)
     if not names or not known:
         return values, []
     if any(name.lower() not in known for name in names):
-        return values, [f"the data's classes ({', '.join(names)}) are not the model's; their numbers are used"]
+        return values, [f"the data's classes ({', '.join(names)}) are not the model's: labels are matched by number"]
     return [names[int(value)] if value != "-1" else value for value in values], []
 
 
@@ -237,6 +238,6 @@ def _is_whole(value: str) -> bool:
 
 
 def _list(label2id: Mapping[str, int] | None, num_labels: int | None = None) -> str:
-    if label2id and not _generic(_lower(label2id)):
+    if label2id and not _are_placeholders(_lower(label2id)):
         return ", ".join(f"{name} = {number}" for name, number in label2id.items())
     return f"0 to {num_labels - 1}" if num_labels else "whole numbers from 0"

@@ -1,4 +1,8 @@
-"""Rows from anything: a `datasets.Dataset`, a list of dicts, a file, a directory, or a hub id."""
+"""`Rows`: one table from whatever holds the data, with a name for the place of every row.
+
+Data is a file, a directory, a hub id, a `datasets.Dataset` or a list of dicts. Nothing from a data set is executed, and
+a directory is refused if it refers to data outside itself.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +18,23 @@ from headcount.errors import BadData, first_line, unknown
 from headcount.tasks.columns import Column
 from headcount.tasks.data_files import read_file
 
-CARDS = ("README.md", ".huggingface.yaml")
-
-
-SPLITS = ("validation", "dev", "val", "test", "train")  # the one to evaluate on, if nothing is said
+SPLITS = ("validation", "dev", "val", "test", "train")  # the first of these is evaluated on, unless `split` names one
+CARDS = ("README.md", ".huggingface.yaml")  # files of a data set that say which of its files are data
 
 
 @dataclass
 class Rows:
-    """A table with names for its columns and for the places its rows come from.
+    """A table with names for its columns and for the places of its rows.
 
     >>> rows = Rows.of([{"text": "fine", "label": 1}, {"text": "dull", "label": 0}])
     >>> rows.names, rows.column("text"), rows.column(1), rows.place(0, "label")
     (['text', 'label'], ['fine', 'dull'], [1, 0], "data, example 0, column 'label'")
 
     table: the values of each column. source: a short name for messages and signatures.
-    unit, numbers: how a row is found there: "line" and the lines of a file counted from 1,
-        or "example" and None, which counts from 0.
-    classes: for columns of class numbers that have names (a datasets.ClassLabel), those names.
-    remarks: what the user should be told, such as that columns are counted because they have no names.
+    unit, numbers: how messages name a row: "line" and its number in the file, counted from 1; or "example" and None,
+        which counts from 0.
+    classes: the names of the classes, for columns of class numbers that have them (a datasets.ClassLabel).
+    remarks: what the user should know, for example that columns are numbered because the file has no header.
     """
 
     table: dict[str, list[Any]]
@@ -45,7 +47,7 @@ class Rows:
 
     @classmethod
     def of(cls, data: Any, split: str | None = None) -> Rows:
-        """Read whatever the user passed as data."""
+        """Read whatever the user passed as data; of several splits, the one named."""
         if isinstance(data, Rows):
             rows = data
         elif isinstance(data, (str, Path)):
@@ -55,8 +57,8 @@ class Rows:
         elif isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
             rows = _from_dicts(data)
         else:
-            kinds = "a file, a hub id, a datasets.Dataset or a list of dicts"
-            raise BadData(f"cannot read rows from {type(data).__name__}; pass {kinds}")
+            kinds = "a file, a directory, a hub id, a datasets.Dataset or a list of dicts"
+            raise BadData(f"cannot read rows from {type(data).__name__}; expected {kinds}")
         if not len(rows):
             raise BadData(f"{rows.source}{f', split {rows.split}' if rows.split else ''}: there are no rows")
         return rows
@@ -75,19 +77,19 @@ class Rows:
         if str(column).isdecimal():
             if int(column) < len(self.names):
                 return self.names[int(column)]
-            raise BadData(f"{self.source} has no column {column}: its {len(self.names)} are counted from 0")
+            raise BadData(f"{self.source} has no column {column}: it has {len(self.names)}, counted from 0")
         raise BadData(f"{self.source}: {unknown('column', str(column), self.names)}")
 
     def column(self, column: str | int) -> list[Any]:
         return self.table[self.name(column)]
 
     def place(self, row: int, column: str | None = None) -> str:
-        """Where a row stands, in words."""
+        """How messages name a row, or one value of it: "dev.tsv, line 17, column 'label'"."""
         place = f"{self.source}, {self.unit} {row if self.numbers is None else self.numbers[row]}"
         return place if column is None else f"{place}, column {column!r}"
 
     def take(self, limit: int | None, seed: int | None = 0) -> Rows:
-        """`limit` random rows in their order, the same ones for the same seed; with None the first ones."""
+        """A random sample of `limit` rows in their order, the same for the same seed; with None the first rows."""
         if limit is None or limit >= len(self):
             return self
         if limit < 1:
@@ -95,7 +97,7 @@ class Rows:
         chosen = range(limit)
         if seed is not None:
             chosen = np.sort(np.random.default_rng(seed).choice(len(self), limit, replace=False)).tolist()
-        how = "the first rows" if seed is None else f"a random choice (seed {seed})"
+        how = "the first ones" if seed is None else f"a random sample (seed {seed})"
         numbers = range(len(self)) if self.numbers is None else self.numbers
         return replace(
             self,
@@ -105,18 +107,40 @@ class Rows:
         )
 
 
+def aligned(first: Rows, second: Rows, source: Column = None, target: Column = None) -> Rows:
+    """One table from two line-aligned files.
+
+    >>> en, fr = Rows({"text": ["a dog"]}, "val.en"), Rows({"text": ["un chien"]}, "val.fr")
+    >>> aligned(en, fr).table
+    {'source': ['a dog'], 'target': ['un chien']}
+    """
+    if len(first) != len(second):
+        raise BadData(
+            f"{first.source} has {len(first)} lines and {second.source} has {len(second)}; expected line-aligned files"
+        )
+    sides = []
+    for rows, what, column in ((first, "source", source), (second, "target", target)):
+        if column is None and len(rows.names) > 1:
+            names = ", ".join(rows.names)
+            raise BadData(f"{rows.source} has several columns: {names}", advice=f"choose one with {{{what}}}")
+        sides.append(rows.column(0 if column is None else column))
+    table = dict(zip(("source", "target"), sides, strict=True))
+    remarks = [*first.remarks, *second.remarks]
+    return replace(first, table=table, source=f"{first.source}+{second.source}", remarks=remarks)
+
+
 def _from_name(name: str, split: str | None) -> Rows:
     path = Path(name).expanduser()
     if path.is_file():
         if split is not None:
-            raise BadData(f"{path.name} is one file without splits; leave out split={split!r}")
+            raise BadData(f"{path.name} is a single file, without splits such as {split!r}", advice="leave out {split}")
         content = read_file(path)
         return Rows(source=path.name, **{**content, "table": _flat(content["table"])})
     if path.is_dir():
         loose = sorted(file.name for file in path.iterdir() if file.suffix in (".tsv", ".csv", ".txt"))
-        if loose:  # a data set loader would take the first row of a file without header for one
+        if loose:  # the datasets library would read the first row of a file without a header as one
             raise BadData(f"{name} is a directory; name one file in it, such as {path / loose[0]}")
-        refuse_elsewhere(path)
+        refuse_outside_data(path)
         return _from_datasets(_load(str(path), split), path.name, split)
     if _looks_like_a_file(name):
         raise BadData(f"there is no file {name}")
@@ -124,14 +148,14 @@ def _from_name(name: str, split: str | None) -> Rows:
 
 
 def _looks_like_a_file(name: str) -> bool:
-    """So that a mistyped file is said to be missing at once, not after asking the hub for it."""
+    """Whether a name means a file: a mistyped one is then reported at once, without asking the hub for it."""
     path = Path(name)
     in_a_folder = path.parent != Path() and path.parent.is_dir()
     return in_a_folder or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix[1:].isalpha()
 
 
 def _load(name: str, split: str | None) -> Any:
-    """A hub id, "id:configuration", or a directory, with the datasets library; never runs code from there."""
+    """A hub id, "id:configuration", or a directory, read by the datasets library; code in it is never run."""
     import datasets
 
     folder = Path(name)
@@ -141,33 +165,32 @@ def _load(name: str, split: str | None) -> Any:
             return datasets.load_from_disk(name)
         return datasets.load_dataset(path, configuration or None, split=split)
     except Exception as error:  # datasets raises anything from ValueError to httpx errors
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         where = f" (split {split})" if split else ""
         missing = "" if folder.is_dir() else "there is no such file, and "
-        raise BadData(f"{name}{where}: {missing}it cannot be loaded as a data set: {reason[0]}") from error
+        raise BadData(f"{name}{where}: {missing}it cannot be loaded as a data set: {first_line(error)}") from error
 
 
 def _from_datasets(data: Any, source: str, split: str | None) -> Rows:
     import datasets
 
     if isinstance(data, (datasets.IterableDataset, datasets.IterableDatasetDict)):
-        raise BadData("a streaming data set has no length; load it with streaming=False")
+        raise BadData("a streaming data set has no length; load it without streaming")
     remarks = []
     if isinstance(data, datasets.DatasetDict):
         chosen = split or next((name for name in SPLITS if name in data), next(iter(data), ""))
         if chosen not in data:
             raise BadData(f"{source}: {unknown('split', chosen, data)}")
         if split is None and len(data) > 1:
-            remarks.append(f"split {chosen!r} of {source}, of {', '.join(data)}")
+            remarks.append(f"split {chosen!r} of {source} (it has {', '.join(data)})")
         data, split = data[chosen], chosen
     classes = {n: f.names for n, f in data.features.items() if isinstance(f, datasets.ClassLabel)}
-    # Images and sound are left out: listing them would decode them.
+    # Images and sound are left out, since listing them would decode them.
     plain = (datasets.Value, datasets.ClassLabel, datasets.Translation, dict)
     names = [n for n, feature in data.features.items() if isinstance(feature, plain)]
     try:
         data = data.with_format(None)  # all columns, as plain values
         table = {name: list(data[name]) for name in names}
-    except Exception as error:  # damaged files make the library raise many kinds
+    except Exception as error:  # damaged files make the library raise errors of many kinds
         raise BadData(f"{source}: its rows cannot be read: {first_line(error)}") from error
     return Rows(_flat(table), source, split or str(data.split or "") or None, classes=classes, remarks=remarks)
 
@@ -177,7 +200,7 @@ def _from_dicts(data: Sequence[Mapping[str, Any]]) -> Rows:
     for i, row in enumerate(data):
         for name in names:
             if name not in row:
-                raise BadData(f"data, example {i}: no {name!r}, which example 0 has")
+                raise BadData(f"data, example {i}: there is no {name!r}, which example 0 has")
     return Rows(_flat({str(name): [row[name] for row in data] for name in names}))
 
 
@@ -192,54 +215,32 @@ def _flat(table: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return flat
 
 
-def aligned(first: Rows, second: Rows, source: Column = None, target: Column = None) -> Rows:
-    """One table from two files whose lines belong together.
-
-    >>> en, fr = Rows({"text": ["a dog"]}, "val.en"), Rows({"text": ["un chien"]}, "val.fr")
-    >>> aligned(en, fr).table
-    {'source': ['a dog'], 'target': ['un chien']}
-    """
-    if len(first) != len(second):
-        raise BadData(
-            f"{first.source} has {len(first)} lines and {second.source} has {len(second)}: "
-            "they do not belong together line by line"
-        )
-    sides = []
-    for rows, what, column in ((first, "source", source), (second, "target", target)):
-        if column is None and len(rows.names) > 1:
-            raise BadData(f"{rows.source} has columns {', '.join(rows.names)}: pass {what}=… to choose one")
-        sides.append(rows.column(0 if column is None else column))
-    table = dict(zip(("source", "target"), sides, strict=True))
-    remarks = [*first.remarks, *second.remarks]
-    return replace(first, table=table, source=f"{first.source}+{second.source}", remarks=remarks)
-
-
-def refuse_elsewhere(folder: Path) -> None:
-    """Refuse a directory whose own files name data that is not in it.
+def refuse_outside_data(folder: Path) -> None:
+    """Refuse a directory whose files refer to data outside it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     _ = (Path(place) / "state.json").write_text('{"_data_files": [{"filename": "../a.arrow"}]}')
-    ...     refuse_elsewhere(Path(place))
+    ...     refuse_outside_data(Path(place))
     Traceback (most recent call last):
-    headcount.errors.BadData: state.json names '../a.arrow', which is not in its directory; name the data file itself
+    headcount.errors.BadData: state.json refers to '../a.arrow', outside its directory; name the data file itself
     """
     for name in ("state.json", "dataset_dict.json"):
         for file in (folder / name, *sorted(folder.glob(f"*/{name}"))):
-            _refuse_names(_json(file), file.name)
+            _refuse_outside_paths(_json(file), file.name)
     for name in CARDS:
-        _refuse_names(_card(folder / name), name)
+        _refuse_outside_paths(_card(folder / name), name)
 
 
-def _refuse_names(content: Any, file: str) -> None:
+def _refuse_outside_paths(content: Any, file: str) -> None:
     for word in _words(content):
         parts = PurePosixPath(word).parts
         if "://" in word or "::" in word or word.startswith(("/", "~")) or ".." in parts:
-            raise BadData(f"{file} names {word!r}, which is not in its directory; name the data file itself")
+            raise BadData(f"{file} refers to {word!r}, outside its directory; name the data file itself")
 
 
 def _words(content: Any) -> Iterator[str]:
-    """Every text in what a file holds, each part once: in YAML a part can hold itself."""
+    """Every text in parsed JSON or YAML, each part visited once: in YAML a part can contain itself."""
     seen, left = set[int](), [content]
     while left:
         part = left.pop()
@@ -258,7 +259,7 @@ def _json(file: Path) -> Any:
 
 
 def _card(file: Path) -> Any:
-    """What a card says about which files are data, read as the datasets library reads it."""
+    """What a card says about which files are data, parsed as the datasets library parses it."""
     import yaml
     from huggingface_hub import DatasetCard
 
@@ -269,6 +270,6 @@ def _card(file: Path) -> Any:
             content = DatasetCard.load(file).data.to_dict()
         else:
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except Exception as error:  # cards are checked with errors of many kinds
+    except Exception as error:  # a malformed card makes its parsers raise errors of many kinds
         raise BadData(f"{file} cannot be read: {first_line(error)}") from None
     return content.get("configs") if isinstance(content, dict) else content

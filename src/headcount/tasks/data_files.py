@@ -1,4 +1,4 @@
-"""Files of rows: csv, tsv, jsonl, parquet and plain text; what is wrong is named by file, line and column."""
+"""Read files of rows: csv, tsv, jsonl, parquet and plain text; errors name the file, the line and the column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headcount.tasks.columns import KNOWN
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What `Rows` needs to know of a file: its table, the lines its rows stand on, and remarks.
+    """The fields of `Rows` that a file determines: its table, the line of each row, and remarks.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -47,14 +47,14 @@ def _decode(path: Path) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise BadData(f"{path.name}, line {line}: not UTF-8 text") from error
+        raise BadData(f"{path.name}, line {line}: the text is not UTF-8") from error
     if not text.strip():
         raise BadData(f"{path.name} is empty")
     return text
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Numbered lines; only a line feed ends one, since texts may hold other separators."""
+    """Numbered lines. Only a line feed ends a line, since a text can contain other separators."""
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -70,7 +70,7 @@ def _csv_rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
                 yield start, row
             start = reader.line_num + 1
     except csv.Error as error:
-        raise BadData(f"{name}, line {start}: not proper csv: {error}") from error
+        raise BadData(f"{name}, line {start}: not valid csv: {error}") from error
 
 
 def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, Any]:
@@ -81,10 +81,10 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
     numbered = numbered[header:]
     for line, row in numbered:
         if len(row) != len(names):
-            raise BadData(f"{name}, line {line}: {len(row)} columns where {len(names)} were expected")
+            raise BadData(f"{name}, line {line}: {len(row)} columns; expected {len(names)}")
     remark = f"{name} has no header: its columns are counted from 0"
     if header:
-        remark = f"the first line of {name} is taken for a header"
+        remark = f"the first line of {name} is read as a header"
     return {
         "table": {column: [row[i] for _, row in numbered] for i, column in enumerate(names)},
         "unit": "line",
@@ -94,7 +94,7 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
 
 
 def _is_header(first: list[str], others: list[list[str]]) -> bool:
-    """A first line is a header if it has a well-known name, or breaks with what its column holds below.
+    """A first line is a header if it has a common column name, or differs in kind from the lines below it.
 
     >>> _is_header(["a fine film", "1"], [["a dull one", "0"], ["another", "1"]])
     False
@@ -132,21 +132,21 @@ def _read_json(name: str, text: str) -> dict[str, Any]:
             continue
         try:
             row = json.loads(content)
-            if "\\u" in content:  # half of a character can be written so, and is no text
+            if "\\u" in content:  # a lone surrogate can be written so, and cannot be encoded
                 json.dumps(row, ensure_ascii=False).encode()
         except json.JSONDecodeError as error:
             raise BadData(f"{name}, line {line}: not JSON: {error.msg} at column {error.colno}") from error
         except (ValueError, RecursionError) as error:
-            raise BadData(f"{name}, line {line}: not JSON that can be read: {error}") from error
+            raise BadData(f"{name}, line {line}: JSON that cannot be read: {error}") from error
         if not isinstance(row, dict):
-            raise BadData(f"{name}, line {line}: a JSON object was expected, one a line")
+            raise BadData(f"{name}, line {line}: expected a JSON object on each line")
         rows.append(row)
         lines.append(line)
     names = list(rows[0])
     for line, row in zip(lines, rows, strict=True):
         missing = [column for column in names if column not in row]
         if missing:
-            raise BadData(f"{name}, line {line}: no {missing[0]!r}, which line {lines[0]} has")
+            raise BadData(f"{name}, line {line}: there is no {missing[0]!r}, which line {lines[0]} has")
     table = {column: [row[column] for row in rows] for column in names}
     return {"table": table, "unit": "line", "numbers": lines}
 
@@ -163,5 +163,5 @@ def _read_parquet(path: Path) -> dict[str, Any]:
     if not table.num_rows or not names:
         raise BadData(f"{path.name} is empty")
     if len(set(names)) < len(names):
-        raise BadData(f"{path.name} has two columns of one name; name each of {', '.join(names)} differently")
+        raise BadData(f"{path.name} has two columns of the same name: {', '.join(names)}")
     return {"table": dict(zip(names, columns, strict=True))}

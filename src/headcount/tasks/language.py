@@ -1,4 +1,4 @@
-"""Texts to predict token by token: from what comes before (causal), or from around it (masked)."""
+"""Language modelling: predict tokens from those before them (causal), or hidden tokens from their context (masked)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from transformers.models.auto import modeling_auto
 
 from headcount.errors import BadData
 from headcount.tasks.columns import Column, find_text
 from headcount.tasks.data import Rows
 from headcount.tasks.metrics import LANGUAGE, pick, token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch
-from headcount.tasks.text import kind_of, length_limit, pad_token, texts_of, without_cache
+from headcount.tasks.text import is_any_of, length_limit, output_rows, pad_token, texts_of, without_cache
+
+LANGUAGE_MODELS = {  # names of model classes in transformers
+    "masked": frozenset(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()),
+    "causal": frozenset(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()),
+}
 
 
 class LanguageModeling(BaseTask):
-    """A language model's task: plain texts.
+    """Plain texts, predicted token by token.
 
     >>> from headcount.tasks.toy import word_tokenizer
     >>> rows = [{"text": "a fine film"}, {"text": "a dull film"}]
@@ -28,10 +34,10 @@ class LanguageModeling(BaseTask):
 
     data: whatever `Rows.of` reads. text: the column; guessed if left out.
     masked: hide tokens and predict those; by default if the tokenizer has a mask token.
-    block: longer texts are split into pieces of at most so many tokens; by default the tokenizer's limit.
+    block: longer texts are split into pieces of at most this many tokens; by default the tokenizer's limit.
     metric: perplexity, loss or accuracy, all per token.
-    seed, share: which tokens are hidden (masked only). They depend on the seed and the text alone, so every
-        mask of heads, every batch and every subset sees the same ones.
+    seed, share: which tokens are hidden, and what share of them (masked only). The choice depends on the seed and the
+        text alone, so every mask of heads, every batch and every subset sees the same.
     """
 
     kind = "language"
@@ -50,11 +56,11 @@ class LanguageModeling(BaseTask):
         split: str | None = None,
     ) -> None:
         rows = Rows.of(data, split)
-        text, _, said_text = find_text(rows, text, None)
+        text, _, on_columns = find_text(rows, text, None)
         self.tokenizer = tokenizer
         self.masked = tokenizer.mask_token_id is not None if masked is None else masked
         if self.masked and tokenizer.mask_token_id is None:
-            raise BadData("the tokenizer has no mask token: it is for a causal model (masked=False)")
+            raise BadData("the tokenizer has no mask token: it belongs to a causal model", advice="leave out {masked}")
         block = length_limit(tokenizer, block)
         pieces, origins = _pieces(texts_of(rows, text), tokenizer, block)
         special = frozenset(tokenizer.all_special_ids) if self.masked else frozenset()
@@ -62,7 +68,7 @@ class LanguageModeling(BaseTask):
             _hidden(ids, special, tokenizer, seed, share) if self.masked else (ids, [*ids[1:], -100]) for ids in pieces
         ]
         kept = [i for i, (_, labels) in enumerate(examples) if any(label != -100 for label in labels)]
-        pad, said_pad = pad_token(tokenizer)
+        pad, on_padding = pad_token(tokenizer)
         super().__init__(
             {"input_ids": [examples[i][0] for i in kept]},
             [examples[i][1] for i in kept],
@@ -70,7 +76,7 @@ class LanguageModeling(BaseTask):
             pad=pad,
             content=[pieces[i] for i in kept],
             places=[rows.place(origins[i]) for i in kept],
-            remarks=[*rows.remarks, *said_text, *_said(origins, kept, len(rows), block), *said_pad],
+            remarks=[*rows.remarks, *on_columns, *_remarks(origins, kept, len(rows), block), *on_padding],
             settings={
                 "data": rows.source,
                 "split": rows.split,
@@ -86,7 +92,7 @@ class LanguageModeling(BaseTask):
         return model(**batch.inputs, **without_cache(model)).logits  # (B, T, V)
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(B,) mean negative log likelihood of an example's predicted tokens."""
+        """(B,) mean negative log likelihood of the example's predicted tokens."""
         assert batch.labels is not None
         return token_losses(outputs, batch.labels.to(outputs.device))
 
@@ -95,14 +101,16 @@ class LanguageModeling(BaseTask):
         return self.columns(batch, *token_counts(outputs, batch.labels.to(outputs.device)))
 
     def check(self, model: Any) -> list[str]:
-        wanted = "masked" if self.masked else "causal"
-        if kind_of(model) not in (wanted, None):
-            raise BadData(f"{type(model).__name__} is no {wanted} language model; pass masked={not self.masked}")
+        name, (kind, other) = type(model).__name__, ("masked", "causal")[:: 1 if self.masked else -1]
+        if not is_any_of(model, LANGUAGE_MODELS[kind]) and is_any_of(model, LANGUAGE_MODELS[other]):
+            raise BadData(f"{name} is a {other} language model, not a {kind} one", advice="change {masked}")
+        if model.config.is_encoder_decoder or output_rows(model) is None:
+            raise BadData(f"{name} is not a {kind} language model")
         return super().check(model)
 
 
 def _pieces(texts: list[str], tokenizer: Any, block: int | None) -> tuple[list[list[int]], list[int]]:
-    """Token ids of texts split into blocks, and which text each comes from; blank lines are passed over."""
+    """Token ids of texts split into blocks, and which text each comes from; blank texts are skipped."""
     written = [i for i, text in enumerate(texts) if text.strip()]
     if not written:
         return [], []
@@ -117,7 +125,7 @@ def _pieces(texts: list[str], tokenizer: Any, block: int | None) -> tuple[list[l
 def _hidden(
     ids: list[int], special: frozenset[int], tokenizer: Any, seed: int, share: float
 ) -> tuple[list[int], list[int]]:
-    """Input and labels with a share of the tokens hidden as BERT was trained: 80% mask, 10% random, 10% kept."""
+    """Inputs and labels with a share of the tokens hidden as in BERT's training: 80% mask, 10% random, 10% kept."""
     inputs, labels = list(ids), [-100] * len(ids)
     candidates = [i for i, token in enumerate(ids) if token not in special]
     if not candidates:
@@ -134,11 +142,12 @@ def _hidden(
     return inputs, labels
 
 
-def _said(origins: list[int], kept: list[int], texts: int, block: int | None) -> list[str]:
+def _remarks(origins: list[int], kept: list[int], texts: int, block: int | None) -> list[str]:
     remarks = []
     if len(origins) > len(set(origins)):
-        remarks.append(f"long texts are split at {block} tokens: {len(origins)} pieces of {len(set(origins))} texts")
+        texts_split = f"{len(set(origins))} texts became {len(origins)} pieces"
+        remarks.append(f"texts longer than {block} tokens were split: {texts_split}")
     nothing = texts - len({origins[i] for i in kept})
     if nothing:
-        remarks.append(f"{nothing} of {texts} texts are too short to predict anything and are left out")
+        remarks.append(f"{nothing} of {texts} texts are too short to predict anything and were left out")
     return remarks

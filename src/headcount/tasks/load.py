@@ -1,36 +1,24 @@
-"""A task from a few words: its kind and columns are guessed, its limits and labels are the model's."""
+"""`load_task`: a task from its kind and the data; what is left out is guessed, or taken from the model.
+
+To add a task, write its file and add an entry to `KINDS`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from transformers.models.auto import modeling_auto
 
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column
 from headcount.tasks.data import Rows, aligned
-from headcount.tasks.language import LanguageModeling
+from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
 from headcount.tasks.task import Task
-from headcount.tasks.text import kind_of, length_limit, positions
+from headcount.tasks.text import is_any_of, length_limit, positions
 from headcount.tasks.translation import Translation
-
-ALIASES = {
-    "classification": "classification",
-    "text-classification": "classification",
-    "sequence-classification": "classification",
-    "translation": "translation",
-    "summarization": "translation",
-    "seq2seq": "translation",
-    "text2text": "translation",
-    "language": "language",
-    "language-modeling": "language",
-    "lm": "language",
-    "causal": "causal",
-    "causal-lm": "causal",
-    "text-generation": "causal",
-    "masked": "masked",
-    "masked-lm": "masked",
-    "fill-mask": "masked",
-}
 
 
 def load_task(
@@ -43,14 +31,9 @@ def load_task(
     limit: int | None = None,
     seed: int | None = 0,
     metric: str | None = None,
-    text: Column = None,
-    pair: Column = None,
-    label: Column = None,
-    source: Column = None,
-    target: Column = None,
-    target_data: Any = None,
     beams: int = 1,
     max_length: int | None = None,
+    target_data: Any = None,
     **options: Any,
 ) -> Task:
     """The task of that kind on this data, fitted to the model and checked against it if one is given.
@@ -62,54 +45,155 @@ def load_task(
 
     kind: "classification", "translation" or "language"; None guesses from the model's class.
     data, target_data: a file, a datasets.Dataset, a list of dicts, a directory, or a hub id ("id:configuration").
-    limit, seed: only so many examples, chosen at random by the seed; the first ones with seed=None.
-    text, pair, label, source, target: columns by name or number, guessed if left out.
-    options: what else the task's own class takes.
+    limit, seed: at most this many examples, a random sample by the seed; with seed=None the first ones.
+    options: the task's columns by name or number, guessed if left out (text, pair and label of a classification, source
+        and target of a translation, text of a language model); and what else the task's class takes.
     """
-    kind = _kind(kind, model)
-    _refuse_others(kind, text=text, pair=pair, label=label, source=source, target=target, target_data=target_data)
+    chosen = find_kind(kind, model)
+    named = {name: options.pop(name) for name in COLUMNS & options.keys()}
+    columns = {name: column for name, column in named.items() if column is not None}
+    _refuse_unused(chosen, columns if target_data is None else {**columns, "target_data": target_data})
     rows = Rows.of(data, split)
     if target_data is not None:
-        rows = aligned(rows, Rows.of(target_data, split), source, target)
-        source = target = None
-    rows = rows.take(limit, seed)
-    if metric is not None:
-        options["metric"] = metric
+        rows = aligned(rows, Rows.of(target_data, split), columns.pop("source", None), columns.pop("target", None))
     limits = [length_limit(tokenizer, max_length), None if model is None else positions(model)]
-    length = min((n for n in limits if n is not None), default=None)
-    task: Task
-    if kind == "classification":
-        config = getattr(model, "config", None)
-        options = {"label2id": getattr(config, "label2id", None), **options}
-        options = {"num_labels": getattr(config, "num_labels", None), **options}
-        task = Classification(rows, tokenizer, text=text, pair=pair, label=label, max_length=length, **options)
-    elif kind == "translation":
-        task = Translation(rows, tokenizer, source=source, target=target, beams=beams, max_length=length, **options)
-    else:
-        masked = {"masked": True, "causal": False}.get(kind)
-        options = {"masked": masked, "block": length, "seed": seed or 0, **options}
-        task = LanguageModeling(rows, tokenizer, text=text, **options)
+    task = chosen.build(
+        Request(
+            rows.take(limit, seed),
+            tokenizer,
+            model,
+            max_length=min((n for n in limits if n is not None), default=None),
+            beams=beams,
+            seed=seed or 0,
+            columns=columns,
+            options=options if metric is None else {"metric": metric, **options},
+        )
+    )
     if model is not None:
         task.check(model)
     return task
 
 
-def _kind(kind: str | None, model: Any) -> str:
-    seen = None if model is None else kind_of(model)
-    if kind is None:
-        if seen is None:
-            what = "no model to guess from" if model is None else f"cannot tell from {type(model).__name__}"
-            raise HeadcountError(f"what is the task? {what}: pass classification, translation or language")
-        return seen
-    if kind.lower().replace("_", "-") not in ALIASES:
-        raise HeadcountError(unknown("task", kind, {"classification", "translation", "language"}))
-    named = ALIASES[kind.lower().replace("_", "-")]
-    return seen if named == "language" and seen in ("causal", "masked") else named
+@dataclass(frozen=True)
+class Request:
+    """What `load_task` was asked for, ready to build a task from.
+
+    max_length: the least of what the caller, the tokenizer and the model allow; None if nothing limits it.
+    columns: those that the caller named. options: what else the task's class takes, `metric` included.
+    """
+
+    rows: Rows
+    tokenizer: Any
+    model: Any
+    max_length: int | None
+    beams: int
+    seed: int
+    columns: dict[str, Column]
+    options: dict[str, Any]
 
 
-def _refuse_others(kind: str, **given: Any) -> None:
-    """A column that this kind of task has no use for is a mistake, not to be passed over."""
-    uses = {"classification": {"text", "pair", "label"}, "translation": {"source", "target", "target_data"}}
+@dataclass(frozen=True)
+class TaskKind:
+    """A kind of task that `load_task` can build.
+
+    build: makes the task. columns: the arguments of `load_task` that name its data; any other column is refused.
+    models: names of the model classes in transformers that are made for it, from which the kind is guessed.
+    aliases: other names for the kind.
+    """
+
+    name: str
+    build: Callable[[Request], Task]
+    columns: tuple[str, ...]
+    models: Collection[str] = ()
+    aliases: tuple[str, ...] = ()
+
+
+def _classification(asked: Request) -> Task:
+    config = getattr(asked.model, "config", None)
+    classes = {name: getattr(config, name, None) for name in ("label2id", "num_labels")}
+    given = {**asked.columns, **classes, **asked.options}
+    return Classification(asked.rows, asked.tokenizer, max_length=asked.max_length, **given)
+
+
+def _translation(asked: Request) -> Task:
+    given: dict[str, Any] = {**asked.columns, **asked.options}
+    return Translation(asked.rows, asked.tokenizer, beams=asked.beams, max_length=asked.max_length, **given)
+
+
+def _language(asked: Request, masked: bool | None = None) -> Task:
+    if masked is None and asked.model is not None:
+        masked = {"masked": True, "causal": False}.get(guess_kind(asked.model) or "")
+    given = {"masked": masked, "block": asked.max_length, "seed": asked.seed, **asked.columns, **asked.options}
+    return LanguageModeling(asked.rows, asked.tokenizer, **given)
+
+
+# In the order in which a model's class is looked up: BART's serves both translation and masked language modelling.
+KINDS = (
+    TaskKind(
+        "classification",
+        _classification,
+        columns=("text", "pair", "label"),
+        models=modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
+        aliases=("text-classification", "sequence-classification"),
+    ),
+    TaskKind(
+        "translation",
+        _translation,
+        columns=("source", "target", "target_data"),
+        models=modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values(),
+        aliases=("summarization", "seq2seq", "text2text"),
+    ),
+    TaskKind("language", _language, columns=("text",), aliases=("language-modeling", "lm")),
+    TaskKind(
+        "masked",
+        lambda asked: _language(asked, masked=True),
+        columns=("text",),
+        models=LANGUAGE_MODELS["masked"],
+        aliases=("masked-lm", "fill-mask"),
+    ),
+    TaskKind(
+        "causal",
+        lambda asked: _language(asked, masked=False),
+        columns=("text",),
+        models=LANGUAGE_MODELS["causal"],
+        aliases=("causal-lm", "text-generation"),
+    ),
+)
+COLUMNS = {column for kind in KINDS for column in kind.columns}
+
+
+def find_kind(name: str | None, model: Any = None) -> TaskKind:
+    """The kind of that name or alias; for None, the one that the model's class is made for.
+
+    >>> find_kind("text_classification").name
+    'classification'
+    """
+    known = {alias: kind for kind in KINDS for alias in (kind.name, *kind.aliases)}
+    if name is None:
+        name = None if model is None else guess_kind(model)
+        if name is None:
+            why = "there is no model to guess it from" if model is None else f"{type(model).__name__} does not tell"
+            names = ", ".join(kind.name for kind in KINDS)
+            raise HeadcountError(f"the kind of task is unknown: {why}", advice=f"pass {{kind}}, one of {names}")
+    written = name.lower().replace("_", "-")
+    if written not in known:
+        raise HeadcountError(unknown("task", name, [kind.name for kind in KINDS]))
+    return known[written]
+
+
+def guess_kind(model: Any) -> str | None:
+    """The kind of task that a model's class is made for; None if it does not tell.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> guess_kind(GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8)))
+    'causal'
+    """
+    return next((kind.name for kind in KINDS if is_any_of(model, kind.models)), None)
+
+
+def _refuse_unused(kind: TaskKind, given: Mapping[str, Any]) -> None:
+    """A column that the task does not use is a mistake, not something to ignore."""
     for name, value in given.items():
-        if value is not None and name not in uses.get(kind, {"text"}):
-            raise BadData(f"{name}={value!r} means nothing to a task of kind {kind!r}")
+        if name not in kind.columns:
+            used = ", ".join(f"{{{column}}}" for column in kind.columns)
+            raise BadData(f"a {kind.name} task does not use {name} (given: {value!r})", advice=f"it uses {used}")

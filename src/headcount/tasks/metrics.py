@@ -1,4 +1,11 @@
-"""Every metric as a function of summed statistics, for any number of sums at once."""
+"""Every metric as a function of summed statistics, and the statistics of token losses and of generated texts.
+
+A metric takes sums (..., S) of any leading dimensions and returns (...). The sums, by task:
+- classification: [examples, right, loss] and, for metrics that need them, three numbers per class:
+  [true_0 .. true_C-1, predicted_0 .. predicted_C-1, both_0 .. both_C-1];
+- tokens: [tokens, right, negative log likelihood]; exact match: [examples, right];
+- BLEU and chrF: in sacrebleu's own order.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +22,7 @@ from torch import Tensor
 from headcount.errors import BadData, unknown
 from headcount.tasks.task import Metric
 
-REMEMBERED = 100_000  # outputs; under most masks most outputs are those of the whole model
-
-
-# Classification sums: [examples, right, loss] and, where the metric needs them, three numbers per class:
-# [true_0 .. true_C-1, predicted_0 .. predicted_C-1, both_0 .. both_C-1].
-# Token sums: [tokens, right, negative log likelihood]. Exact match sums: [examples, the same].
-# BLEU and chrF sums: in sacrebleu's own order.
+REMEMBERED = 100_000  # outputs in the cache of `TextScorer`
 
 
 def accuracy(sums: np.ndarray) -> np.ndarray:
@@ -34,7 +35,7 @@ def accuracy(sums: np.ndarray) -> np.ndarray:
 
 
 def loss(sums: np.ndarray) -> np.ndarray:
-    """The mean loss per example, for language per token.
+    """The mean loss per example, or per token for token sums.
 
     >>> float(loss(np.array([4.0, 3.0, 0.8])))
     0.2
@@ -43,7 +44,7 @@ def loss(sums: np.ndarray) -> np.ndarray:
 
 
 def perplexity(sums: np.ndarray) -> np.ndarray:
-    """e to the mean negative log likelihood of a token.
+    """e to the power of the mean negative log likelihood per token.
 
     >>> float(perplexity(np.array([4.0, 3.0, 0.0])))
     1.0
@@ -61,7 +62,7 @@ def f1(sums: np.ndarray) -> np.ndarray:
 
 
 def f1_macro(sums: np.ndarray) -> np.ndarray:
-    """The mean F1 over the classes that occur, truly or predicted.
+    """The mean F1 over the classes that occur among labels or predictions.
 
     >>> float(f1_macro(np.array([4.0, 4.0, 0.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])))
     1.0
@@ -71,7 +72,7 @@ def f1_macro(sums: np.ndarray) -> np.ndarray:
 
 
 def matthews(sums: np.ndarray) -> np.ndarray:
-    """Matthews correlation for any number of classes (Gorodkin 2004); 0 where one side is constant.
+    """Matthews correlation for any number of classes (Gorodkin 2004); 0 if labels or predictions are constant.
 
     >>> float(matthews(np.array([4.0, 4.0, 0.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])))
     1.0
@@ -84,7 +85,7 @@ def matthews(sums: np.ndarray) -> np.ndarray:
 
 
 def bleu(sums: np.ndarray) -> np.ndarray:
-    """Corpus BLEU (4-grams, exponential smoothing) exactly as `sacrebleu.corpus_bleu` computes it.
+    """Corpus BLEU (4-grams, exponential smoothing) as `sacrebleu.corpus_bleu` computes it.
 
     >>> float(bleu(np.array([5.0, 5, 5, 4, 3, 2, 5, 4, 3, 2])).round(6))  # lengths, 4 x correct, 4 x total
     100.0
@@ -94,18 +95,18 @@ def bleu(sums: np.ndarray) -> np.ndarray:
     smooth, logs, alive = np.ones_like(produced), np.zeros_like(produced), np.full(produced.shape, True)
     for order in range(4):
         correct, total = sums[..., 2 + order], sums[..., 6 + order]
-        alive = alive & (total > 0)  # from the first order without n-grams on, all precisions are 0
+        alive = alive & (total > 0)  # from the first order without n-grams, all precisions are 0
         smooth = np.where(alive & (correct == 0), smooth * 2, smooth)
         numerator = np.where(correct == 0, 100.0, 100.0 * correct)
         denominator = np.where(correct == 0, smooth * total, total)
         precision = np.where(alive, _ratio(numerator, denominator), 0.0)
-        # sacrebleu's logarithm of 0 is -9999999999, whose exponential is 0
+        # sacrebleu takes -9999999999 as the logarithm of 0; its exponential is 0
         logs = logs + np.log(precision, where=precision > 0, out=np.full_like(precision, -9999999999.0))
     return np.where(sums[..., 2:6].any(-1), brevity * np.exp(logs / 4), 0.0)
 
 
 def chrf(sums: np.ndarray) -> np.ndarray:
-    """Corpus chrF (6-grams, beta 2) exactly as `sacrebleu.corpus_chrf` computes it.
+    """Corpus chrF (6-grams, beta 2) as `sacrebleu.corpus_chrf` computes it.
 
     >>> float(chrf(np.array([9.0, 9, 9, 8, 8, 8, 7, 7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 4])))
     100.0
@@ -143,7 +144,7 @@ TRANSLATION = {
 
 
 def pick(metrics: dict[str, Metric], name: str) -> Metric:
-    """The metric of that name, or what there is instead.
+    """The metric of that name; an unknown name is refused, with the known ones.
 
     >>> pick(LANGUAGE, "perplexity").higher_is_better
     False
@@ -154,7 +155,7 @@ def pick(metrics: dict[str, Metric], name: str) -> Metric:
 
 
 def _per_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """True, predicted and both, each (..., C)."""
+    """Counts of each class, true, predicted and both at once, each (..., C)."""
     true, predicted, both = np.split(sums[..., 3:], 3, axis=-1)
     return true, predicted, both
 
@@ -170,7 +171,7 @@ def _ratio(a: np.ndarray, b: np.ndarray, empty: float = 0.0) -> np.ndarray:
 
 
 class TextScorer:
-    """Statistics of output texts, remembered, since most masks change few outputs.
+    """Statistics of generated texts, cached, since most masks change few outputs.
 
     >>> TextScorer("bleu").count(["a small dog"], ["a dog"])
     [[3, 2, 2, 0, 0, 0, 3, 2, 1, 0]]
@@ -181,7 +182,7 @@ class TextScorer:
     def __init__(self, metric: str, tokenize: str = "13a") -> None:
         self.counter: BLEU | CHRF | None = None
         if metric == "bleu":
-            self.counter = BLEU(tokenize=tokenize, force=True)  # force: no warnings about tokenized texts
+            self.counter = BLEU(tokenize=tokenize, force=True)  # without warnings about tokenized texts
         elif metric == "chrf":
             self.counter = CHRF()
         self.remembered: dict[tuple[str, tuple[int, ...]], list[float]] = {}
@@ -190,7 +191,7 @@ class TextScorer:
         """The metric with sacrebleu's signature."""
         if self.counter is None:
             return metric
-        self.counter.corpus_score(["a"], [["a"]])  # a signature exists only once something was scored
+        self.counter.corpus_score(["a"], [["a"]])  # sacrebleu has a signature once something was scored
         return replace(metric, signature=str(self.counter.get_signature()))
 
     def count(self, texts: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
@@ -222,21 +223,19 @@ def _unpadded(row: list[int], pad: int) -> tuple[int, ...]:
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """(B,) mean negative log likelihood of each example's predicted tokens.
 
-    >>> import torch
     >>> logits = torch.zeros(2, 3, 4)  # (B, T, V): four equally likely tokens
     >>> labels = torch.tensor([[1, 2, 3], [0, -100, -100]])
     >>> token_losses(logits, labels).exp().round(decimals=4).tolist()
     [4.0, 4.0]
 
-    labels: (B, T), what the logits of the same position should predict; -100 where nothing is.
+    labels: (B, T) the token that the logits of the same position should predict; -100 for none.
     """
     return _likelihoods(logits, labels).sum(1) / (labels != -100).sum(1).clamp(min=1)
 
 
 def token_counts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(B,) each: predicted tokens, how many of them are right, and their negative log likelihood in sum.
+    """(B,) each: the number of predicted tokens, how many are right, and their summed negative log likelihood.
 
-    >>> import torch
     >>> [x.tolist() for x in token_counts(torch.eye(3)[None] * 50, torch.tensor([[0, 2, -100]]))]
     [[2], [1], [50.0]]
     """
@@ -246,5 +245,5 @@ def token_counts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _likelihoods(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B, T) negative log likelihood of each token, 0 where nothing is predicted."""
+    """(B, T) negative log likelihood of each token, 0 where none is to be predicted."""
     return F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=-100, reduction="none")

@@ -1,7 +1,7 @@
-"""What a task is: batches, a loss per example, and a small vector of statistics per example.
+"""What a task is (`Task`), and most of one (`BaseTask`): batches, a loss and a few statistics per example.
 
-Every metric is a function of the *sum* of the statistics, so a sweep over masks is run once and every
-interval, paired test and correlation afterwards is arithmetic on numbers that are already there.
+Every metric is a function of the *sum* of the statistics. So a sweep over masks runs once, and every interval, paired
+test and correlation afterwards is arithmetic on its numbers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from headcount.tasks.text import embedding_rows, positions
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples, ready for the model.
+    """Examples ready for the model.
 
     >>> batch = Batch({"input_ids": torch.tensor([[5, 6], [7, 0]])}, torch.tensor([1, 0]), (3, 9))
     >>> len(batch), batch.repeat(2).inputs["input_ids"].tolist(), batch.repeat(2).indices
     (2, [[5, 6], [7, 0], [5, 6], [7, 0]], (3, 9, 3, 9))
 
     inputs: keyword arguments of the model, first dimension = example.
-    labels: (B,) class ids, or (B, T) token ids with -100 where nothing is predicted.
-    indices: which examples of the task these are.
+    labels: (B,) class ids, or (B, T) token ids with -100 where nothing is to be predicted.
+    indices: the examples' places in the task.
     """
 
     inputs: dict[str, Tensor]
@@ -47,7 +47,7 @@ class Batch:
         return replace(self, inputs={name: x.to(device) for name, x in self.inputs.items()}, labels=labels)
 
     def repeat(self, times: int) -> Batch:
-        """Stacked copies: examples 0..B-1, then again 0..B-1, and so on."""
+        """Copies stacked whole: examples 0..B-1, then 0..B-1 again, and so on."""
 
         def stack(x: Tensor) -> Tensor:
             return x.repeat(times, *[1] * (x.dim() - 1))
@@ -65,9 +65,9 @@ class Metric:
     0.75
 
     of_sums: (..., S) summed statistics -> (...) metric, for any leading dimensions at once.
-    points: what people call one point: 0.01 for accuracy, 1 for BLEU.
-    relative: points are shares of the base value (perplexity, loss): 0.01 is one percent of it.
-    signature: how exactly it was computed, e.g. sacrebleu's signature.
+    points: the size of one point: 0.01 for accuracy, 1 for BLEU.
+    relative: points are shares of the whole model's value (perplexity, loss): 0.01 is one percent of it.
+    signature: how exactly the metric was computed, for example sacrebleu's signature.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Metric:
     signature: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """What every result says of its metric, so that a reader knows which direction is better.
+        """What every result says about its metric, so that a reader knows which direction is better.
 
         >>> Metric("loss", lambda sums: sums[..., 0], higher_is_better=False, relative=True).facts()
         {'metric': 'loss', 'higher_is_better': False, 'points': 1.0, 'relative': True}
@@ -149,12 +149,12 @@ class BaseTask:
     >>> task.batch([0, 1]).inputs["input_ids"].tolist(), task.lengths
     ([[5, 6, 7], [8, 0, 0]], [3, 1])
 
-    features: what a tokenizer returns: for each keyword argument of the model a list per example.
+    features: what a tokenizer returns: for each keyword argument of the model, a list per example.
     labels: per example a number, or a list of numbers (padded with -100).
     pad: the token id that pads `input_ids`; padding is on the right, so positions never depend on the batch.
-    content: per example what it was made from, for `keys` and the fingerprint; default the features.
+    content: per example what it was made from, for `keys` and the fingerprint; by default its token ids.
     places: how messages name an example ("dev.tsv, line 17").
-    remarks: what the user should be told; `check` returns them.
+    remarks: what the user should know; `check` returns them.
     settings: more entries of the signature.
     """
 
@@ -179,7 +179,7 @@ class BaseTask:
         if not any(map(any, self.features.get("token_type_ids", []))):
             self.features.pop("token_type_ids", None)
         if not self.lengths:
-            raise BadData("there are no examples: the data, or this split of it, is empty")
+            raise BadData("there are no examples: the data, or this split, is empty")
         self.labels = None if labels is None else list(labels)
         self.metric = metric
         self.pad = pad
@@ -205,23 +205,23 @@ class BaseTask:
         return model(**batch.inputs).logits
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} must say what the loss of an example is")
+        raise NotImplementedError(f"{type(self).__name__} must define losses: one per example")
 
     def decode(self, model: Any, batch: Batch) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} does not generate text")
 
     def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} must say what its metric needs of an example")
+        raise NotImplementedError(f"{type(self).__name__} must define statistics: what its metric needs")
 
     def columns(self, batch: Batch, *columns: Tensor) -> Tensor:
-        """Stack statistics of each example, (B,) or (B, k), to (B, S); a nan is refused, with its example."""
+        """Stack statistics, (B,) or (B, k) each, to (B, S); a value that is not finite is refused by its example."""
         parts = [c.detach().double().cpu().reshape(len(batch), -1) for c in columns]
         stacked = torch.cat(parts, dim=1)  # (B, S)
         bad = (~stacked.isfinite()).any(dim=1).nonzero()
         if len(bad):
             row = int(bad[0])
             value = stacked[row][~stacked[row].isfinite()][0].item()
-            raise BadData(f"{self.places[batch.indices[row]]}: the model's loss or score there is {value}")
+            raise BadData(f"{self.places[batch.indices[row]]}: the model's loss or score is {value}")
         return stacked
 
     def check(self, model: Any) -> list[str]:
@@ -230,7 +230,7 @@ class BaseTask:
             for name in self.features:
                 if name not in accepted:
                     raise BadData(
-                        f"the tokenizer makes {name!r}, which {type(model).__name__} does not take; "
+                        f"the tokenizer returns {name!r}, which {type(model).__name__} does not accept; "
                         "use the model's own tokenizer, or change tokenizer.model_input_names"
                     )
         rows = embedding_rows(model)
@@ -244,7 +244,8 @@ class BaseTask:
         if limit is not None and longest > limit:
             raise BadData(
                 f"{sum(n > limit for n in self.lengths)} texts are longer than the model's {limit} positions "
-                f"({self.places[self.lengths.index(longest)]}: {longest} tokens); pass max_length={limit}"
+                f"({self.places[self.lengths.index(longest)]}: {longest} tokens)",
+                advice=f"truncate them to {limit} tokens with {{max_length}}",
             )
         return list(self.remarks)
 
@@ -253,7 +254,7 @@ class BaseTask:
             "task": self.kind,
             "n": len(self),
             "fingerprint": digest([self.content, self.labels]),
-            "inputs": digest(self.features),  # what the tokenizer made of it
+            "inputs": digest(self.features),  # as tokenized
             "metric": self.metric.name,
             "metric_signature": self.metric.signature,
             **self.settings,
@@ -261,7 +262,7 @@ class BaseTask:
 
     def subset(self, indices: Sequence[int]) -> BaseTask:
         if not len(indices):
-            raise BadData("there are no examples in this part of the data")
+            raise BadData("a subset of no examples: expected at least one")
         part = copy.copy(self)
         part.features = {name: [values[i] for i in indices] for name, values in self.features.items()}
         part.lengths = [self.lengths[i] for i in indices]
@@ -275,7 +276,7 @@ class BaseTask:
 
 
 def padded(rows: Sequence[Any], value: int) -> Tensor:
-    """Numbers to a tensor (B,), lists of numbers to (B, longest).
+    """A tensor (B,) of numbers, or (B, longest) of lists of numbers.
 
     >>> padded([[1, 2], [3]], value=-100).tolist()
     [[1, 2], [3, -100]]

@@ -1,8 +1,24 @@
-"""A tokenizer of whole words, so that examples and tests need no download."""
+"""Tiny stand-ins, so that examples, demos and tests need no download: a tokenizer of whole words, and a classifier."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from headcount.tasks.classification import Classification
+
+
+def toy_classifier() -> tuple[Any, Classification]:
+    """A random BERT of two layers of four heads, and a classification of two texts.
+
+    >>> model, task = toy_classifier()
+    >>> type(model).__name__, len(task)
+    ('BertForSequenceClassification', 2)
+    """
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
+    rows = [{"text": "a fine film", "label": 1}, {"text": "dull", "label": 0}]
+    return BertForSequenceClassification(config).eval(), Classification(rows, word_tokenizer("a fine dull film"))
 
 
 def word_tokenizer(words: str, style: str = "bert") -> Any:

@@ -1,35 +1,26 @@
-"""Sources and targets of any encoder-decoder: translation, summaries, anything text to text."""
+"""Text to text with any encoder-decoder: translation, summaries, and how a decoder is fed and stopped."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessor
 
 from headcount.errors import BadData
 from headcount.tasks.columns import Column, find_translation
 from headcount.tasks.data import Rows, aligned
 from headcount.tasks.metrics import TRANSLATION, TextScorer, pick, token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch, digest
-from headcount.tasks.text import (
-    EndAtLimit,
-    decoder_inputs,
-    language_token,
-    output_rows,
-    pad_token,
-    positions,
-    speaking,
-    texts_of,
-    tokenized,
-    without_cache,
-)
+from headcount.tasks.text import output_rows, pad_token, positions, texts_of, tokenized, without_cache
 
 
 class Translation(BaseTask):
-    """Translate, and compare with the reference; or, for loss and perplexity, predict the reference.
+    """Generate a translation and compare it with the reference; for loss and perplexity, predict the reference.
 
     >>> from headcount.tasks.toy import word_tokenizer
     >>> rows = [{"en": "a dog", "fr": "un chien"}, {"en": "dog", "fr": "chien"}]
@@ -40,15 +31,15 @@ class Translation(BaseTask):
     >>> sums[:2].tolist()  # words produced, words of the references
     [3.0, 3.0]
 
-    data: whatever `Rows.of` reads; target_data: a second, line-aligned file with the targets.
+    data: whatever `Rows.of` reads. target_data: a second, line-aligned file with the targets.
     source, target: columns by name or number; guessed if left out.
     metric: bleu, chrf, exact_match, perplexity or loss.
-    beams: 1 decodes greedily. Everything else that the model's generation_config says is respected.
-    max_new_tokens: by default 1.5 times the source's tokens plus 20, and never beyond the model's positions.
-        The limit is each example's own, so an output never depends on what else is in its batch.
-    max_length: longer sources, and for the loss targets, are cut to so many tokens, counted and said.
-    source_language, target_language: codes of a multilingual tokenizer (mBART: "en_XX", M2M100: "en");
-        the target's token is forced as the first one.
+    beams: 1 decodes greedily. The rest of the model's generation_config is respected.
+    max_new_tokens: by default 1.5 times the source's tokens plus 20, and never beyond the model's positions. Each
+        example has its own limit, so an output never depends on what else is in its batch.
+    max_length: longer sources, and for the loss longer targets, are truncated to this many tokens, with a remark.
+    source_language, target_language: codes of a multilingual tokenizer (mBART: "en_XX", M2M100: "en"); the target's
+        language token is forced as the first one.
     tokenize: sacrebleu's tokenizer for BLEU, such as "13a", "zh", "ja-mecab", "char".
     """
 
@@ -78,12 +69,12 @@ class Translation(BaseTask):
         if target_data is not None:
             rows = aligned(rows, Rows.of(target_data, split), source, target)
             source, target = "source", "target"
-        source, target, said_columns = find_translation(rows, source, target)
+        source, target, on_columns = find_translation(rows, source, target)
         self.targets = texts_of(rows, target)
-        with speaking(tokenizer, source_language, target_language):
-            features, said_source = tokenized(rows, tokenizer, [texts_of(rows, source)], max_length)
-            labels, said_target = tokenized(rows, tokenizer, [self.targets], max_length, target=True)
-        pad, said_pad = pad_token(tokenizer)
+        with languages_set(tokenizer, source_language, target_language):
+            features, on_sources = tokenized(rows, tokenizer, [texts_of(rows, source)], max_length)
+            labels, on_targets = tokenized(rows, tokenizer, [self.targets], max_length, target=True)
+        pad, on_padding = pad_token(tokenizer)
         self.tokenizer = tokenizer
         self.beams, self.max_new_tokens = beams, max_new_tokens
         self.first_token = forced_bos_token_id
@@ -102,8 +93,8 @@ class Translation(BaseTask):
             content=rows.table[source],
             places=[rows.place(i) for i in range(len(rows))],
             remarks=[
-                *(*rows.remarks, *said_columns, *said_source, *said_pad),
-                *(f"targets: {said}" for said in said_target),
+                *(*rows.remarks, *on_columns, *on_sources, *on_padding),
+                *(f"targets: {remark}" for remark in on_targets),
             ],
             settings={
                 "data": rows.source,
@@ -118,13 +109,13 @@ class Translation(BaseTask):
         )
 
     def outputs(self, model: Any, batch: Batch) -> Tensor:
-        """Logits (B, T, V) of the reference, each token predicted from the ones before it."""
+        """(B, T, V) logits of the reference, each token predicted from those before it."""
         assert batch.labels is not None
         before = decoder_inputs(model, batch.labels)
         return model(**batch.inputs, decoder_input_ids=before, **without_cache(model)).logits
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(B,) mean negative log likelihood of a token of the reference."""
+        """(B,) mean negative log likelihood of the reference's tokens."""
         assert batch.labels is not None
         return token_losses(outputs, batch.labels.to(outputs.device))
 
@@ -144,7 +135,7 @@ class Translation(BaseTask):
         return ids.masked_fill(beyond, self.pad)
 
     def limits(self, model: Any, indices: Sequence[int]) -> list[int]:
-        """How many tokens each of these examples may get."""
+        """The most tokens that each of these examples can get."""
         room = positions(model)
         lengths = [len(self.features["input_ids"][i]) for i in indices]
         wanted = [self.max_new_tokens or math.ceil(1.5 * length) + 20 for length in lengths]
@@ -159,27 +150,92 @@ class Translation(BaseTask):
 
     def check(self, model: Any) -> list[str]:
         if not model.config.is_encoder_decoder or not model.can_generate():
-            raise BadData(f"{type(model).__name__} does not translate: an encoder-decoder is needed")
+            raise BadData(f"{type(model).__name__} cannot translate; expected an encoder-decoder that generates text")
         remarks = super().check(model)
         assert self.labels is not None
         top, rows = max(map(max, self.labels)), output_rows(model)
         if rows is not None and top >= rows:
-            raise BadData(f"the tokenizer does not fit the model: target id {top}, but {rows} outputs")
+            raise BadData(f"the tokenizer does not fit the model: target id {top}, but the model has {rows} outputs")
         ours, its = self.tokenizer.eos_token_id, model.config.eos_token_id
         if None not in (ours, its) and ours not in (its if isinstance(its, list) else [its]):
             raise BadData(f"the tokenizer does not fit the model: it ends texts with {ours}, the model with {its}")
         room, longest = positions(model), max(map(len, self.labels))
         if room is not None and longest > room:
             raise BadData(
-                f"targets of up to {longest} tokens, but the model has {room} positions: pass max_length={room}"
+                f"targets have up to {longest} tokens, but the model has {room} positions",
+                advice=f"truncate them to {room} tokens with {{max_length}}",
             )
         return remarks
 
     def signature(self) -> dict[str, Any]:
-        return {**super().signature(), "targets": digest(self.targets)}  # whole, where labels may be cut
+        return {**super().signature(), "targets": digest(self.targets)}  # whole; labels can be truncated
 
     def subset(self, indices: Sequence[int]) -> Translation:
         part = super().subset(indices)
         assert isinstance(part, Translation)
         part.targets = [self.targets[i] for i in indices]
         return part
+
+
+def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
+    """(B, T) what the decoder reads to predict the labels: the labels one step later, shifted as the model does it.
+
+    mBART starts with the last token of the labels, other families with their decoder_start_token_id.
+    """
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        return model.prepare_decoder_input_ids_from_labels(labels=labels)
+    start = model.config.decoder_start_token_id
+    if start is None:
+        raise BadData(f"{type(model).__name__} has no decoder_start_token_id in its configuration")
+    shifted = labels.roll(1, dims=1)
+    shifted[:, 0] = start
+    return shifted.masked_fill(shifted == -100, model.config.pad_token_id or 0)
+
+
+class EndAtLimit(LogitsProcessor):
+    """End each row at its own limit, whatever else is in the batch.
+
+    limits: (rows,), in beam search one for each beam.
+    """
+
+    def __init__(self, model: Any, limits: Tensor) -> None:
+        end = model.generation_config.eos_token_id
+        self.end = end[0] if isinstance(end, list) else end
+        self.limits = limits
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self.end is None:
+            return scores
+        over = self.limits.to(scores.device) <= input_ids.shape[1] - 1  # the start token is not counted
+        end = torch.full_like(scores[:1], -torch.inf)
+        end[:, self.end] = 0.0
+        return torch.where(over[:, None], end, scores)
+
+
+@contextmanager
+def languages_set(tokenizer: Any, source: str | None, target: str | None) -> Iterator[None]:
+    """Set a multilingual tokenizer's languages for the block, then restore them."""
+    before = {}
+    for name, language in (("src_lang", source), ("tgt_lang", target)):
+        if language is not None:
+            if not hasattr(tokenizer, name):
+                raise BadData(f"{type(tokenizer).__name__} is not multilingual; it cannot be set to {language!r}")
+            before[name] = getattr(tokenizer, name)
+            setattr(tokenizer, name, language)
+    try:
+        yield
+    finally:
+        for name, language in before.items():
+            setattr(tokenizer, name, language)
+
+
+def language_token(tokenizer: Any, language: str) -> int:
+    """The token that stands for a language."""
+    get = getattr(tokenizer, "get_lang_id", tokenizer.convert_tokens_to_ids)  # M2M100 writes "__fr__"
+    try:
+        token = get(language)
+    except KeyError:
+        token = None
+    if token is None or token == tokenizer.unk_token_id:
+        raise BadData(f"the tokenizer does not know the language {language!r}")
+    return token
