@@ -121,7 +121,7 @@ def test_an_interrupted_curve_resumes(model, tmp_path, monkeypatch, reestimate):
     assert before[1] + len(scored) == work[1]
     assert ask(run=tmp_path / "run") == undisturbed
     assert (len(evaluated), len(scored)) == (0, 0)
-    with pytest.raises(RunConflict, match="step was '2', is '4'"):
+    with pytest.raises(RunConflict, match=r"step .*2.*4"):
         pruning_curve(model, task, scores, 4, reestimate=reestimate, score_task=scoring, run=tmp_path / "run")
 
 

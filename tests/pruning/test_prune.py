@@ -195,7 +195,7 @@ def test_a_lucky_cut_is_not_chosen():
     assert largest_within([0.0, 0.001, 0.002, 0.003, 0.04], errors, allowed=0.005, caution=0.25) == 2
 
 
-def test_recovery_learns_keeps_the_best_and_goes_on_where_it_stopped(model, tmp_path):
+def test_recovery_learns_keeps_the_best_and_resumes(model, tmp_path):
     train, dev = classification(0, 30, metric="loss"), classification(1, 20, metric="loss")
     settings = Recovery(epochs=3, lr=3e-3, tokens=64, distill=0.5, seed=1)
     heads = ["encoder.0.1", "encoder.1.2"]
@@ -238,19 +238,19 @@ def test_recovery_within_the_job():
 
 def test_recovery_settings_are_checked(model):
     for bad in ({"epochs": 0}, {"epochs": 1, "lr": 0.0}, {"epochs": 1, "distill": 2.0}):
-        with pytest.raises(HeadcountError, match="no settings to recover with"):
+        with pytest.raises(HeadcountError, match=[*bad][-1]):
             Recovery(**bad)
-    with pytest.raises(HeadcountError, match="needs the whole model"):
+    with pytest.raises(HeadcountError, match="whole"):
         recover(model, classification(0, 4), classification(1, 4), Recovery(1, distill=0.5))
 
 
-def test_a_loss_that_is_no_number_stops_the_recovery(model):
+def test_a_loss_that_is_not_finite_stops_the_recovery(model):
     smaller = remove(model, ["encoder.0.0"])
     with torch.no_grad():
         smaller.classifier.bias.fill_(float("inf"))
     task = classification(0, 4)
     task.statistics = lambda outputs, batch: torch.ones(len(batch), 3).double()
-    with pytest.raises(HeadcountError, match="loss is not finite"):
+    with pytest.raises(HeadcountError, match="loss"):
         recover(smaller, classification(0, 4), task, Recovery(1))
 
 
@@ -263,7 +263,7 @@ def test_a_forecast_changes_nothing_and_names_every_step(model):
     assert len(anatomy(model).heads) == 8
 
 
-def test_an_interrupted_search_goes_on_to_the_same_result(model, tmp_path, monkeypatch):
+def test_an_interrupted_search_resumes_to_the_same_result(model, tmp_path, monkeypatch):
     tasks = [classification(start, 16) for start in (0, 1, 2)]
     undisturbed = prune(model, *tasks, max_drop=20)
     steps = len(undisturbed.path)
@@ -288,5 +288,5 @@ def test_an_interrupted_search_goes_on_to_the_same_result(model, tmp_path, monke
     again = len(counted)
     prune(model, *tasks, max_drop=20, run=tmp_path / "other")
     assert len(counted) - again == again + kept
-    with pytest.raises(RunConflict, match="max_drop was '20', is '10'"):
+    with pytest.raises(RunConflict, match=r"max_drop .*20.*10"):
         prune(model, *tasks, max_drop=10, run=tmp_path / "run")

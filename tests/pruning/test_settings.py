@@ -1,17 +1,24 @@
 """`Pruning`: every setting is checked when it is made, and a new one needs a field and an option, nothing else."""
 
 import inspect
+import sys
+import types
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import get_args
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from headcount import prune
+import tiny_models
+from headcount import prune, save
 from headcount.cli import prune as command
 from headcount.errors import HeadcountError
-from headcount.pruning import COMPENSATIONS, OVERLAPS, SEARCHES, Pruning, settings
+from headcount.pruning import COMPENSATIONS, OVERLAPS, SEARCHES, Pruning
+from headcount.tasks.toy import word_tokenizer
 from headcount.training import Recovery
-from toy_jobs import JOBS, classification
+from toy_jobs import JOBS, WORDS, classification, sentences
 
 
 @pytest.mark.parametrize(
@@ -89,16 +96,40 @@ def test_the_command_line_has_the_same_choices_and_defaults():
         assert set(get_args(get_args(options[name].annotation)[0])) == set(known)
 
 
-def test_a_new_knob_is_two_edits(monkeypatch):
-    """A field, and an option that needs no more than its name, reach the job, its signature and the search."""
+@dataclass(frozen=True)
+class WithPatience(Pruning):
+    """The first edit of a new knob: a field."""
 
-    @dataclass(frozen=True)
-    class Wider(Pruning):
-        patience: int = 3
+    patience: int = 3
 
-    for module in ("pipeline", "forecasting", "search", "splits"):
-        monkeypatch.setattr(f"headcount.pruning.{module}.Pruning", Wider)
-    assert settings.Pruning is Pruning
+
+def test_a_new_knob_is_a_field(monkeypatch):
+    """… that `prune` takes by name and hands to the search, the result and the signature."""
+    monkeypatch.setattr("headcount.pruning.pipeline.Pruning", WithPatience)
     model, tasks = JOBS["classifier"][0](), [classification(start, 12) for start in (0, 1, 2)]
     pruned = prune(model, *tasks, heads=2, patience=5)
     assert pruned.settings.patience == pruned.signature["patience"] == 5
+
+
+def test_and_an_option(monkeypatch, tmp_path):
+    """… that the command hands on by its name: this adds one to the command's source, and nothing else."""
+    line = '    overlap: OverlapOption = "refuse",\n'
+    source = Path(command.__file__).read_text(encoding="utf-8")
+    assert source.count(line) == 1
+    option = '    patience: Annotated[int, typer.Option("--patience")] = 3,\n'
+    edited = types.ModuleType("headcount.cli.edited")
+    monkeypatch.setitem(sys.modules, edited.__name__, edited)
+    exec(source.replace(line, line + option), edited.__dict__)
+    seen = []
+    monkeypatch.setattr("headcount.pruning.Pruning", WithPatience)
+    monkeypatch.setattr("headcount.pruning.forecast", lambda *given: seen.append(given[-1]) or {"text": "planned"})
+    app = typer.Typer()
+    edited.register(app)
+    save(tiny_models.bert(pad_token_id=0), tmp_path / "model", tokenizer=word_tokenizer(WORDS))
+    for name, start in (("train", 0), ("dev", 1)):
+        rows = [f"{text}\t{i % 2}\n" for i, text in enumerate(sentences(start, 12))]
+        (tmp_path / f"{name}.tsv").write_text("".join(rows))
+    data = ("--score-data", tmp_path / "train.tsv", "--data", tmp_path / "dev.tsv", "--heads", "2", "--dry-run")
+    result = CliRunner().invoke(app, [str(word) for word in (tmp_path / "model", *data, "--patience", 5)])
+    assert result.exit_code == 0, result.output
+    assert seen == [WithPatience(heads=2, patience=5)]
