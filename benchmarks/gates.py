@@ -25,7 +25,8 @@ from headcount.evaluation.sweep import evaluate
 from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.gates.stages import train_gates
-from headcount.pruning.search import cuts
+from headcount.pruning.search import CutSearch
+from headcount.pruning.settings import Pruning
 from headcount.stats.bootstrap import paired_bootstrap
 from headcount.structure import anatomy
 from headcount.surgery import load, remove
@@ -79,9 +80,8 @@ def compare(model: Any, train: Any, test: Any, settings: Gating, wanted: list[in
     for way, method, how in (("M19's order", "michel", "none"), ("prune's default", "search", "refit")):
         counts = [total - left for left in wanted]
         tenths = sorted({*counts, *(round(total * share / 10) for share in range(1, 10))})
-        for number, cut in zip(
-            tenths, cuts(model, scoring, tenths, method=method, how=how, kinds=["encoder"]), strict=True
-        ):
+        pruning = Pruning(heads=max(counts), method=method, compensation=how, kinds=("encoder",))
+        for number, cut in zip(tenths, CutSearch(model, scoring, pruning).cuts(tenths), strict=True):
             if number in counts:
                 tell(f"{way}, no training", total - number, cut.model, 0)
                 if method == "search":

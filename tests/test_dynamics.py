@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 import tiny_models
 from headcount import evaluate, importance, load, pruning_curve, remove, report, save, track
-from headcount.dynamics import Dynamics, Snapshot, in_order, read_snapshot
+from headcount.dynamics import Dynamics, TrackedCheckpoint, in_order, read_tracked
 from headcount.errors import BadCheckpoint, BadData, HeadcountError, RunConflict
 from headcount.runs import read_run
 from headcount.tasks.metrics import CLASSIFICATION
@@ -87,14 +87,14 @@ def test_rank_correlations(tracked):
     ("orders", "settled", "words"),
     [
         (["abcd", "dcba", "abcd", "abcd"], "2", "settled at 2"),
-        (["abcd", "abcd", "dcba", "abcd"], None, "still moving"),
+        (["abcd", "abcd", "dcba", "abcd"], None, "r -1.00"),
         (["abcd", "abcd"], "0", "settled at 0"),
-        (["abcd"], None, "no other order"),
+        (["abcd"], None, "one checkpoint"),
     ],
 )
 def test_when_the_order_settles(orders, settled, words):
     shots = [
-        Snapshot(str(place), 1.0, {head: float(order.index(head)) for head in "abcd"}, (), 0.0)
+        TrackedCheckpoint(str(place), 1.0, {head: float(order.index(head)) for head in "abcd"}, (), 0.0)
         for place, order in enumerate(orders)
     ]
     found = Dynamics(tuple(shots), CLASSIFICATION["accuracy"])
@@ -123,7 +123,7 @@ def test_a_finished_checkpoint_is_not_computed_again(epochs, tasks, tmp_path, mo
     assert ask().to_json() == tracked.to_json()
     assert read_run(tmp_path / "run")["finished"]
     assert seen == ["epoch-1", "epoch-2", "epoch-2", "epoch-10"]
-    with pytest.raises(RunConflict, match="something else"):
+    with pytest.raises(RunConflict, match="checkpoints"):
         track([epochs / "epoch-1"], *tasks, run=tmp_path / "run")
 
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_that_makes_no_sense_is_computed_again(wrong, is_kept):
     point = {"method": "gradient", "removed": ["encoder.0.0"], **numbers, **wrong}
     content = {"points": [point], "importance": {"encoder.0.0": 0.5}, "base": 0.6, "advantage": 0.1}
     kept = {"json": np.frombuffer(json.dumps(content).encode(), np.uint8)}
-    assert (read_snapshot("one", kept, {"encoder.0.0"}) is not None) == is_kept
+    assert (read_tracked("one", kept, {"encoder.0.0"}) is not None) == is_kept
 
 
 def test_numbers_decide_the_order_of_neighbours(tmp_path):
@@ -157,20 +157,32 @@ def test_numbers_decide_the_order_of_neighbours(tmp_path):
 )
 def test_checkpoints_of_different_shapes_are_refused_by_name(epochs, tasks, tmp_path, changes, words):
     save(tiny_models.bert(pad_token_id=0, **changes), tmp_path / "other")
-    with pytest.raises(BadCheckpoint, match=rf"other has another shape than .*epoch-1: its .*{words}"):
+    with pytest.raises(BadCheckpoint, match=rf"other and .*epoch-1 .*{words}"):
         track([epochs / "epoch-1", tmp_path / "other"], *tasks)
 
 
 def test_other_refusals(epochs, tasks, tmp_path):
     for given, words in (
-        ([], "no checkpoints"),
+        ([], "one directory or more"),
         ([tmp_path / "none-*"], "none-"),
         ([epochs / "epoch-1", epochs / "epoch-1"], "named twice"),
         ([epochs / "epoch-1", tmp_path / "missing"], "missing"),
     ):
         with pytest.raises(BadCheckpoint, match=words):
             track(given, *tasks)
-    with pytest.raises(HeadcountError, match="at least one random order"):
+    with pytest.raises(HeadcountError, match="0 random orders"):
         track([epochs / "epoch-1"], *tasks, orders=0)
-    with pytest.raises(BadData, match="score data"):
+    with pytest.raises(BadData, match=r"24 of 24 .* the score data"):
         track([epochs / "epoch-1"], tasks[0], tasks[0])
+
+
+def test_shared_rows_can_be_dropped_or_allowed(epochs, tasks, tmp_path):
+    task, score_task = classification(start=0, n=30), tasks[1]  # 24 of the 30 rows are in both
+    ask = {"step": 0.5, "orders": 1}
+    dropped = track([epochs / "epoch-1"], task, score_task, **ask, overlap="drop", run=tmp_path / "run")
+    apart = track([epochs / "epoch-1"], task.subset(range(24, 30)), score_task, **ask)
+    assert dropped.checkpoints == apart.checkpoints
+    assert dropped.remarks[0].startswith("24 of 30")
+    assert read_run(tmp_path / "run")["n"] == 6
+    assert read_run(tmp_path / "run")["remarks"] == list(dropped.remarks)
+    assert track([epochs / "epoch-1"], task, score_task, **ask, overlap="allow").remarks == ()

@@ -23,12 +23,12 @@ from headcount.cli.loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
 from headcount.demo.directory import claim
 from headcount.demo.learning import Learning, _resume
-from headcount.dynamics import Dynamics, read_snapshot
+from headcount.dynamics import Dynamics, read_tracked
 from headcount.evaluation.sweep import evaluate
 from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.gates.state import GateState
-from headcount.pruning.search import Journal
+from headcount.pruning.search import SearchCheckpoint
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, read_run
 from headcount.surgery.format import read_checkpoint, read_generation_config
@@ -112,7 +112,7 @@ def run_readers() -> list[Reader]:
         Reader("run", reads, runs, 6),
         Reader("report", (_named("report", lambda given: report(given, given / "report.html")),), runs, 3),
         Reader("scores", (_named("scores", _scores),), seeds.scores(), 6, r".*\.json"),
-        Reader("shard", (_named("journal", _journal),), seeds.shards(SIGNATURE), 3, r".*\.shard"),
+        Reader("shard", (_named("choices", _choices),), seeds.shards(SIGNATURE), 3, r".*\.shard"),
         Reader("demo", (_named("claim", lambda given: claim(given, asked)),), demo, 3),
     ]
 
@@ -122,11 +122,11 @@ def _scores(given: Path) -> None:
     found.order(), found.intervals(), found.to_json()
 
 
-def _journal(given: Path) -> None:
+def _choices(given: Path) -> None:
     run = RunDirectory(given, SIGNATURE)
     heads = anatomy(_classifier()).heads
-    Journal(run).choice(2, heads, lambda: list(heads[:2]))
-    Journal(run).statistics([], 6, lambda: np.ones((6, 3))).sum(0)
+    SearchCheckpoint(run).choice(2, heads, lambda: list(heads[:2]))
+    SearchCheckpoint(run).statistics([], 6, lambda: np.ones((6, 3))).sum(0)
 
 
 @functools.cache
@@ -157,7 +157,7 @@ def training_readers() -> list[Reader]:
 
     def tracked(given: Path) -> None:
         shard = RunDirectory(given, SIGNATURE).load_shard("checkpoint")
-        told = read_snapshot("one", shard, {str(head) for head in heads})
+        told = read_tracked("one", shard, {str(head) for head in heads})
         Dynamics((told, told), task.metric).to_json() if told is not None else None
 
     learned = {f"m.{name}": tensor for name, tensor in weights_of(model).items()}

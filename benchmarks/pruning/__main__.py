@@ -7,9 +7,9 @@
     python -m benchmarks.pruning --merge sst2.json multi30k.json
     python -m benchmarks.pruning --cost               what importance costs beside a training step
 
-Heads are scored, and compensated for, on training data alone; every score below is on other data, on which nothing was
-chosen. The promise: for each of many random halves of that data, one half chooses the largest cut within the budget,
-the other tells whether the drop is within it.
+Heads are scored, and compensated for, on training data alone; every score below is on held-out data. The promise: that
+data is split in half at random, many times; one half selects the largest cut within the budget, the other tests whether
+the drop is within it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", help="the job of this name alone")
     parser.add_argument("--merge", nargs="+", metavar="JSON", help="print the table of these results of --json")
     parser.add_argument("--score", type=int, default=1024, help="examples that heads are scored on")
-    parser.add_argument("--limit", type=int, help="only so many examples to evaluate on")
+    parser.add_argument("--limit", type=int, help="evaluate on at most this many examples")
     parser.add_argument("--rows", help="only these rows of the table, with commas between them")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

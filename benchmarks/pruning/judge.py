@@ -38,7 +38,7 @@ def versus(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def promises(result: dict[str, Any], points: float, splits: int, caution: float) -> dict[str, float]:
-    """Of so many random halves: how often the other half's drop was within the budget, and shown to be beyond it."""
+    """Over random splits: how often the other half's drop was within the budget, and shown to be beyond it."""
     metric = result["metric"]
     shares = sorted(share for share in result["path"] if share > 0)
     kept = broken = chosen_any = 0

@@ -1,4 +1,4 @@
-"""Statistics of every example, for every way to choose heads and every share of them that is gone."""
+"""Statistics of every example, for every way to choose heads and every share of them that is removed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from headcount.engine.batches import batches_by_length
 from headcount.evaluation.sweep import evaluate
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensation import compensate
-from headcount.pruning.curve import counts
-from headcount.pruning.search import cuts
+from headcount.pruning.search import CutSearch
+from headcount.pruning.selection import counts
+from headcount.pruning.settings import Pruning
 from headcount.scoring.gradient import head_gradients
 from headcount.scoring.methods import importance
 from headcount.structure import anatomy
@@ -71,10 +72,11 @@ def run(job: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
 def _models(
     model: Any, score: Any, method: str, how: str, tenths: list[int], calibration: Calibration, seed: int
 ) -> Any:
-    """(heads gone, model) for every tenth."""
+    """(heads removed, model) for every tenth."""
     if method not in ("random", "batch"):
-        cut_to = cuts(model, score, tenths, method=method, how=how, calibration=calibration)
-        yield from zip(tenths, (cut.model for cut in cut_to), strict=True)
+        settings = Pruning(heads=max(tenths), method=method, compensation=how, seed=seed)
+        search = CutSearch(model, score, settings, calibration=calibration)
+        yield from zip(tenths, (cut.model for cut in search.cuts(tenths)), strict=True)
         return
     scores = importance(model, score, "random", seed=seed)
     if method == "batch":

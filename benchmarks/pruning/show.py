@@ -43,7 +43,7 @@ def print_pooled(results: list[dict[str, Any]]) -> None:
 
 
 def print_promises(results: list[dict[str, Any]]) -> None:
-    print("\nPromises of --max-drop, over random splits, either half proving:")
+    print("\nPromises of --max-drop, over random splits, each half testing once:")
     for one in results:
         for each in one["promises"]:
             print(

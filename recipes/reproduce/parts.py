@@ -41,7 +41,7 @@ def _alone(one: Experiment) -> list[str]:
 def _curve(one: Experiment, *more: str) -> list[str]:
     score = ["--score-data", one.score, *one.aligned("--score-target-data", "score")]
     data = ["--data", one.data, *one.aligned("--target-data", "data")]
-    return ["curve", one.model, *score, *data, *more, *one.options, *["--allow-overlap"] * one.overlaps]
+    return ["curve", one.model, *score, *data, *more, *one.options, *["--overlap", "allow"] * one.overlaps]
 
 
 def _track(one: Experiment) -> list[str]:

@@ -1,4 +1,4 @@
-"""Score and prune checkpoint after checkpoint."""
+"""`track`: score and prune every checkpoint of a training run: when do heads become important (M19 section 6)?"""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from headcount.engine import Progress
 from headcount.errors import BadCheckpoint, HeadcountError
-from headcount.pruning import Curve, pruning_curve
+from headcount.pruning import Curve, pruning_curve, resolve_overlap
 from headcount.runs import RunDirectory, fingerprint, open_run, versions
 from headcount.scoring import importance
 from headcount.stats import correlation
@@ -26,8 +27,7 @@ from headcount.structure import anatomy
 from headcount.surgery import build_empty, fetch, load, model_class, read_config
 from headcount.tasks import Metric, Task
 
-Progress = Callable[[float], None]
-SETTLED = 0.9  # Spearman r with the last checkpoint from which on the order counts as settled
+SETTLED = 0.9  # Spearman r with the last checkpoint from which the order counts as settled
 
 
 def track(
@@ -38,24 +38,27 @@ def track(
     step: float = 0.1,
     orders: int = 3,
     seed: int = 0,
-    allow_overlap: bool = False,
+    overlap: str = "refuse",
     run: str | Path | RunDirectory | None = None,
     loading: Callable[[str], nn.Module] | None = None,
     progress: Progress | None = None,
 ) -> Dynamics:
     """Score and prune each checkpoint of a training run, by importance and in random order.
 
-    checkpoints: directories, or patterns such as "run/epoch-*"; neighbours in one directory are put in the order of
-    their numbers, so that epoch-10 comes after epoch-2. All must have the same shape.
-    task: what the curves are measured on; score_task: other data, that heads are scored on. Both for all checkpoints.
+    checkpoints: directories, or patterns such as "run/epoch-*"; those in one directory are sorted by their numbers, so
+        that epoch-10 comes after epoch-2. All must have the same shape.
+    task: data to measure the curves on. score_task: other data, to score heads on.
     step: a share of the heads, or a number of them. orders: how many random orders are averaged, from `seed` on.
+    overlap: "refuse", "drop" or "allow" rows of `task` that are also in `score_task`.
     run: a run directory; a finished checkpoint is not computed again.
-    loading: makes a model of a name; default `load`, in float32.
+    loading: makes a model from a name; by default `load`, in float32.
+    progress: called with the share done, from 0 to 1.
     """
     paths = in_order(checkpoints)
     if orders < 1:
-        raise HeadcountError(f"at least one random order is needed to compare with, not {orders}")
+        raise HeadcountError(f"{orders} random orders cannot be averaged", advice="give {orders} 1 or more")
     refuse_different(paths)
+    task, remarks = resolve_overlap(score_task.keys(), task, "the score data", overlap)
     signature = {
         "checkpoints": paths, "tasks": [score_task.signature(), task.signature()], "step": step, "orders": orders,
         "seed": seed, "versions": versions(),
@@ -68,22 +71,22 @@ def track(
             model = (loading or _load)(path)
             shard = f"checkpoint-{fingerprint(model)}"
             heads = {str(head) for head in anatomy(model).heads}
-            told = None if directory is None else read_snapshot(name, directory.load_shard(shard), heads)
-            if told is None:
+            tracked = None if directory is None else read_tracked(name, directory.load_shard(shard), heads)
+            if tracked is None:
                 part = _part(progress, place, len(paths))
-                content = measure(model, task, score_task, step, range(seed, seed + orders), allow_overlap, part)
+                content = measure(model, task, score_task, step, range(seed, seed + orders), part)
                 kept = {"json": np.frombuffer(json.dumps(content).encode(), np.uint8)}
                 if directory is not None:
                     directory.save_shard(shard, kept)
-                told = read_snapshot(name, kept, heads)
-                assert told is not None
-            found.append(told)
-            if directory is not None:  # a report shows what there is so far
-                shots = [asdict(one) for one in found]
-                directory.write({**task.metric.facts(), "n": len(task), "checkpoints": shots}, finished=False)
+                tracked = read_tracked(name, kept, heads)
+                assert tracked is not None
+            found.append(tracked)
+            if directory is not None:  # a report shows an unfinished run, too
+                so_far = [asdict(one) for one in found]
+                directory.write({**task.metric.facts(), "n": len(task), "checkpoints": so_far}, finished=False)
             if progress is not None:
                 progress((place + 1) / len(paths))
-        result = Dynamics(tuple(found), task.metric)
+        result = Dynamics(tuple(found), task.metric, remarks=tuple(remarks))
         if directory is not None:
             directory.write({**task.metric.facts(), "n": len(task), **result.to_json()})
     return result
@@ -99,10 +102,10 @@ def _part(progress: Progress | None, place: int, of: int) -> Progress | None:
 
 @dataclass(frozen=True)
 class Step:
-    """A point of a checkpoint's curve; relative: the score as a share of the whole checkpoint's own.
+    """A point of a checkpoint's curve; relative: the score as a share of the unpruned checkpoint's own.
 
-    gradient: low and high are the score's 95% interval. random: the mean over several orders, from the lowest to the
-    highest of them; `removed` is None, as each of them removes other heads.
+    gradient: low and high are the score's 95% interval. random: the mean over several orders, with the lowest and the
+    highest of them; `removed` is None, as each order removes other heads.
     """
 
     method: str
@@ -115,11 +118,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """One checkpoint: its score, its heads' normalised importance, its curves, and what the order is worth.
+class TrackedCheckpoint:
+    """One checkpoint: its score, its heads' normalised importance and its curves.
 
-    advantage: how much more of the score is left by importance than in random order, in shares of the whole
-    checkpoint's score, mean over the curve without its ends.
+    advantage: how much more of the score is left when heads are removed by importance than in random order, in shares
+        of the unpruned checkpoint's score, averaged over the curve without its ends.
     """
 
     name: str
@@ -135,13 +138,12 @@ def measure(
     score_task: Task,
     step: float,
     seeds: Sequence[int],
-    allow_overlap: bool,
     progress: Progress | None,
 ) -> dict[str, Any]:
     """All that is kept of one checkpoint, as plain JSON."""
     gradient = importance(model, score_task)
     scores = [gradient, *(importance(model, score_task, "random", seed=seed) for seed in seeds)]
-    curve, *others = pruning_curve(model, task, scores, step, allow_overlap=allow_overlap, progress=progress)
+    curve, *others = pruning_curve(model, task, scores, step, overlap="allow", progress=progress)  # resolved
     sign = 1 if task.metric.higher_is_better else -1
     inner = [(a.relative, b.relative) for a, b in _beside(curve, others) if 0 < a.pruned < 1]
     return {
@@ -152,15 +154,15 @@ def measure(
     }
 
 
-def read_snapshot(name: str, kept: dict[str, np.ndarray] | None, heads: set[str]) -> Snapshot | None:
-    """A checkpoint as its shard tells it; None if there is no shard, or one that makes no sense."""
+def read_tracked(name: str, kept: dict[str, np.ndarray] | None, heads: set[str]) -> TrackedCheckpoint | None:
+    """A checkpoint from its shard; None if there is no shard, or one that does not fit."""
     try:
         content = json.loads(kept["json"].tobytes()) if kept is not None else {}
         points = tuple(map(_step, content["points"]))
         importance = {str(head): float(value) for head, value in content["importance"].items()}
         if set(importance) != heads:
             return None
-        return Snapshot(name, float(content["base"]), importance, points, float(content["advantage"]))
+        return TrackedCheckpoint(name, float(content["base"]), importance, points, float(content["advantage"]))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -169,7 +171,7 @@ def _step(point: dict[str, Any]) -> Step:
     numbers = {key: float(point[key]) for key in ("pruned", "score", "low", "high", "relative")}
     method, removed = point["method"], point["removed"]
     if not all(isinstance(word, str) for word in (method, *(removed or ()))):
-        raise ValueError("a method or a head is no text")
+        raise ValueError("a method or a head is not text")
     return Step(method, removed=removed, **numbers)
 
 
@@ -188,11 +190,15 @@ def _beside(curve: Curve, others: Sequence[Curve]) -> list[tuple[Step, Step]]:
 
 @dataclass(frozen=True, eq=False)
 class Dynamics:
-    """The checkpoints of a training run in order, and when the order of their heads settled."""
+    """The checkpoints of a training run in order, and when the order of their heads settled.
 
-    checkpoints: tuple[Snapshot, ...]
+    remarks: what the user should know about the data.
+    """
+
+    checkpoints: tuple[TrackedCheckpoint, ...]
     metric: Metric
     settled_from: float = SETTLED
+    remarks: tuple[str, ...] = ()
 
     @property
     def with_next(self) -> list[float]:
@@ -207,7 +213,7 @@ class Dynamics:
 
     @property
     def settled(self) -> str | None:
-        """The first checkpoint from which on r with the last is `settled_from` or more, if there is one."""
+        """The first checkpoint from which r with the last stays at `settled_from` or more, if there is one."""
         found = None
         for one, r in reversed(list(zip(self.checkpoints, self.with_last, strict=False))):
             if not r >= self.settled_from:
@@ -216,18 +222,16 @@ class Dynamics:
         return found
 
     def in_words(self) -> str:
-        """When the order settled."""
+        """When the order of heads settled."""
         if len(self.checkpoints) < 2:
-            return "One checkpoint: there is no other order to compare with."
+            return "Only one checkpoint: no other order to compare with."
         last = self.checkpoints[-1].name
         if self.settled is None:
-            return f"The order of heads is still moving before {last}: Spearman r {self.with_last[-1]:.2f} with it."
-        return (
-            f"The order of heads has settled at {self.settled}: Spearman r {self.settled_from:g} or more with {last}."
-        )
+            return f"The order of heads still changes before {last}: Spearman r {self.with_last[-1]:.2f} with it."
+        return f"The order of heads settled at {self.settled}: Spearman r {self.settled_from:g} or more with {last}."
 
     def to_json(self) -> dict[str, Any]:
-        """What `headcount track --json` says."""
+        """What `headcount track --json` prints."""
         return {
             "checkpoints": [asdict(one) for one in self.checkpoints],
             "with_next": self.with_next,
@@ -235,16 +239,17 @@ class Dynamics:
             "settled": self.settled,
             "settled_from": self.settled_from,
             "in_words": self.in_words(),
+            "remarks": list(self.remarks),
         }
 
 
-def _rank_correlation(one: Snapshot, other: Snapshot) -> float:
-    values = [[shot.importance[head] for head in one.importance] for shot in (one, other)]
+def _rank_correlation(one: TrackedCheckpoint, other: TrackedCheckpoint) -> float:
+    values = [[checkpoint.importance[head] for head in one.importance] for checkpoint in (one, other)]
     return correlation(*map(np.array, values)).spearman
 
 
 def in_order(checkpoints: Iterable[str | Path]) -> list[str]:
-    """The directories that names and patterns stand for; neighbours in one directory by their numbers.
+    """The directories that names and patterns stand for; those in one directory are sorted by their numbers.
 
     >>> in_order(["run/epoch-1", "run/epoch-10", "run/epoch-2", "run"])
     ['run/epoch-1', 'run/epoch-2', 'run/epoch-10', 'run']
@@ -255,18 +260,18 @@ def in_order(checkpoints: Iterable[str | Path]) -> list[str]:
         if not Path(given).exists() and any(sign in given for sign in "*?["):
             matches = [match for match in glob.glob(given) if Path(match).is_dir()]
             if not matches:
-                raise BadCheckpoint(f"no directory is called {given}; name the checkpoints' directories")
+                raise BadCheckpoint(f"no directory matches {given}")
         paths += map(Path, matches)
     if not paths:
-        raise BadCheckpoint("there are no checkpoints to track; name one directory or more")
+        raise BadCheckpoint("no checkpoints to track; name one directory or more")
     if len(set(paths)) < len(paths):
         raise BadCheckpoint(f"{Counter(paths).most_common(1)[0][0]} is named twice; name each checkpoint once")
-    families = [sorted(some, key=_by_numbers) for _, some in groupby(paths, key=lambda path: path.parent)]
-    return [str(path) for some in families for path in some]
+    neighbours = [sorted(some, key=_by_numbers) for _, some in groupby(paths, key=lambda path: path.parent)]
+    return [str(path) for some in neighbours for path in some]
 
 
 def refuse_different(paths: Sequence[str]) -> None:
-    """Checkpoints of one training run have the same class, heads and weights; only configurations are read."""
+    """Refuse checkpoints that differ in class, heads or shapes of weights; only their configurations are read."""
     first: dict[str, Any] = {}
     for path in paths:
         directory = fetch(path)
@@ -280,8 +285,7 @@ def refuse_different(paths: Sequence[str]) -> None:
             if first.get(key) != shape.get(key):
                 here, there = shape.get(key, "missing"), first.get(key, "missing")
                 raise BadCheckpoint(
-                    f"{path} has another shape than {paths[0]}: its {key} is {here}, not {there}; "
-                    "track the checkpoints of one training run"
+                    f"{path} and {paths[0]} are not checkpoints of one training run: {key} is {here}, not {there}"
                 )
 
 

@@ -31,7 +31,7 @@ def test_what_commands_write_is_what_the_report_shows(headcount, place, tmp_path
         "ablation": ("ablate", model, "--data", dev),
         "alone": ("ablate", model, "--data", dev, "--mode", "all-but-one"),
         "scores": ("importance", model, "--data", train),
-        "curve": ("curve", model, "--score-data", train, "--data", dev, "--step", "0.5", "--allow-overlap"),
+        "curve": ("curve", model, "--score-data", train, "--data", dev, "--step", "0.5", "--overlap", "allow"),
         "small": ("prune", model, "--score-data", train, "--data", dev, "--max-drop", "50.5"),
         "speed": ("bench", model, "small/model", "--batch", "1,2", "--length", "8", "--rounds", "2"),
         "other": ("compare", model, "--data", dev, "--against", train),

@@ -114,7 +114,7 @@ def test_importance_by_relevance_and_confidence(headcount, place, tmp_path):
 
 
 def test_curves_in_their_orders(headcount, place):
-    data = ("--score-data", place / "train.tsv", "--data", place / "dev.tsv", "--allow-overlap")
+    data = ("--score-data", place / "train.tsv", "--data", place / "dev.tsv", "--overlap", "allow")
     methods = ("--methods", "relevance,confidence", "--step", "0.5", "--json")
     found = answer(headcount("curve", place / "classifier", *data, *methods))
     assert [one["method"] for one in found["curves"]] == ["relevance", "confidence"]

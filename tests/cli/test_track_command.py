@@ -46,7 +46,7 @@ def test_a_share_of_nothing_is_not_a_number():
 
 def test_one_checkpoint(headcount, place):
     data = ("--score-data", place / "train.tsv", "--data", place / "dev.tsv", "--step", "0.5", "--orders", "1")
-    assert "no other order" in headcount("track", place / "epoch-1", *data).out
+    assert "one checkpoint" in headcount("track", place / "epoch-1", *data).out
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_one_checkpoint(headcount, place):
     [
         (["nowhere"], "nowhere"),
         (["epoch-1", "epoch-1"], "named twice"),
-        (["epoch-1", "other"], "other has another shape than"),
-        (["epoch-1", "--step", "0"], "a step is a share"),
-        (["epoch-1", "--data", "train.tsv"], "score data"),
+        (["epoch-1", "other"], "encoder.0 is 2 heads of 8, not 4 heads of 4"),
+        (["epoch-1", "--step", "0"], "step is 0"),
+        (["epoch-1", "--data", "train.tsv"], "24 of 24"),
     ],
 )
 def test_refusals(headcount, place, monkeypatch, given, words):

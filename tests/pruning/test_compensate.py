@@ -8,8 +8,8 @@ import torch
 import tiny_models
 import zoo
 from headcount.errors import HeadcountError
-from headcount.pruning.calibration import Calibration, Walk
-from headcount.pruning.compensation import Normal, compensate, ridge_change
+from headcount.pruning.calibration import Calibration, LayerwiseForward
+from headcount.pruning.compensation import NormalEquations, compensate, ridge_change
 from headcount.structure.sites import anatomy
 from headcount.surgery.removal import remove
 from toy_jobs import JOBS, classification
@@ -78,7 +78,7 @@ def test_mean_at_a_site_without_heads():
 
 def test_mean_is_refused_where_there_is_no_bias_to_add_to():
     model = ZooTask.model("llama")
-    with pytest.raises(HeadcountError, match=r"decoder\.0 has no bias"):
+    with pytest.raises(HeadcountError, match=r"decoder\.0 .* bias"):
         compensate(remove(model, ["decoder.0.0"]), model, ZooTask("llama", model), "mean")
 
 
@@ -90,7 +90,7 @@ def test_none_and_unpruned_models_stay_as_they_are():
         before = copy.deepcopy(smaller.state_dict())
         compensate(smaller, model, task, how)
         assert all(torch.equal(tensor, before[name]) for name, tensor in smaller.state_dict().items())
-    with pytest.raises(HeadcountError, match="did you mean 'refit'"):
+    with pytest.raises(HeadcountError, match=r"'refitt'.*'refit'"):
         compensate(model, model, task, "refitt")
 
 
@@ -105,13 +105,13 @@ def test_only_tokens_that_matter_count():
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "t5", "gpt2"])
-def test_walking_through_the_layers_sees_what_a_whole_pass_sees(name):
+def test_a_layerwise_forward_sees_what_a_whole_pass_sees(name):
     model = ZooTask.model(name)
     task = ZooTask(name, model, n=4)
     batches = [task.batch([0, 1]), task.batch([2, 3])]
     sites = {site.name: site for site in anatomy(model).sites}
     order = Calibration(model, task).order
-    walk = Walk(model, task, batches, [sites[one] for one in order])
+    forward = LayerwiseForward(model, task, batches, [sites[one] for one in order])
     for place in order:
         direct = []
         handle = sites[place].output.register_forward_pre_hook(
@@ -121,7 +121,7 @@ def test_walking_through_the_layers_sees_what_a_whole_pass_sees(name):
             for batch in batches:
                 task.outputs(model, batch)
         handle.remove()
-        for ours, theirs in zip(walk.contexts(sites[place]), direct, strict=True):
+        for ours, theirs in zip(forward.contexts(sites[place]), direct, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
     assert not any("forward" in vars(module) for module in model.modules())
 
@@ -131,12 +131,12 @@ def test_ridge_holds_back_when_rows_are_few_and_finds_the_truth_when_they_are_ma
     truth = torch.randn(20, 3, generator=generator, dtype=torch.float64)
     errors = []
     for rows, noise in ((2000, 0.1), (24, 5.0)):
-        folds = [Normal.empty(20, 3) for _ in range(2)]
+        folds = [NormalEquations.empty(20, 3) for _ in range(2)]
         for fold in folds:
             x = torch.randn(rows, 20, generator=generator, dtype=torch.float64)
             fold.add(x, x @ truth + noise * torch.randn(rows, 3, generator=generator, dtype=torch.float64))
         errors.append(float((ridge_change(folds, penalised=20) - truth).norm() / truth.norm()))
     assert errors[0] < 0.02
     assert errors[1] <= 1.05  # hardly worse than leaving everything as it is
-    nothing = [Normal.empty(4, 2) for _ in range(2)]
+    nothing = [NormalEquations.empty(4, 2) for _ in range(2)]
     assert ridge_change(nothing, penalised=4).abs().sum() == 0

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from headcount import evaluate, importance, pruning_curve, remove
-from headcount.errors import BadData, HeadcountError
+from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.heads import Head
-from headcount.pruning.curve import counts, removable
+from headcount.pruning import curve as curve_module
+from headcount.pruning.selection import counts, removable
 from headcount.scoring.scores import Scores
 from headcount.structure.sites import anatomy
 from toy_jobs import JOBS, classification, language, translation
@@ -57,7 +58,7 @@ def test_re_estimation_scores_the_heads_that_are_left(model):
     assert list(removed) == scores.order()[:2]
     again = importance(remove(model, removed), scoring).order()
     assert list(curve.points[2].removed) == [*removed, *again[:2]]
-    with pytest.raises(HeadcountError, match="pass score_task"):
+    with pytest.raises(HeadcountError, match="score_task"):
         pruning_curve(model, task, scores, reestimate=True)
 
 
@@ -66,27 +67,73 @@ def test_keep_at_least_leaves_heads_everywhere(model):
     curve = pruning_curve(model, task, scores, step=0.5, keep_at_least=1)
     left = anatomy(remove(model, curve.points[-1].removed))
     assert [len(site.kept) for site in left.sites] == [1, 1]
-    with pytest.raises(HeadcountError, match="no head may go"):
+    with pytest.raises(HeadcountError, match="keep_at_least, 4"):
         pruning_curve(model, task, scores, keep_at_least=4)
 
 
 def test_the_same_rows_in_both_data_are_refused(model):
     scoring, task = classification(0, 12), classification(0, 20)
-    with pytest.raises(BadData, match="12 of 20 evaluation examples are also in the score data"):
+    with pytest.raises(BadData, match=r"12 of 20 .* the score data"):
         pruning_curve(model, task, importance(model, scoring))
-    assert len(pruning_curve(model, task, importance(model, scoring), 0.5, allow_overlap=True).points) == 3
+    assert len(pruning_curve(model, task, importance(model, scoring), 0.5, overlap="allow").points) == 3
     assert len(pruning_curve(model, task, importance(model, scoring, "random"), 0.5).points) == 3
+
+
+def test_shared_rows_can_be_dropped(model):
+    scoring, task = classification(0, 12), classification(0, 20)
+    scores = importance(model, scoring)
+    curve = pruning_curve(model, task, scores, 0.5, overlap="drop")
+    assert [point.score for point in curve.points] == [
+        point.score for point in pruning_curve(model, task.subset(range(12, 20)), scores, 0.5).points
+    ]
+    assert curve.signature["task"]["n"] == 8
+    assert "12 of 20" in curve.remarks[0]
+
+
+@pytest.mark.parametrize("reestimate", [False, True])
+def test_an_interrupted_curve_resumes(model, tmp_path, monkeypatch, reestimate):
+    scoring, task = classification(0, 12), classification(1, 20)
+    scores = [importance(model, scoring), importance(model, scoring, "random", seed=1)]
+    evaluated, scored = [], []  # what was computed, not only asked for
+    statistics, estimate = task.statistics, importance
+    task.statistics = lambda *given: evaluated.append(1) or statistics(*given)
+    monkeypatch.setattr(curve_module, "importance", lambda *given, **o: scored.append(1) or estimate(*given, **o))
+
+    def ask(**more):
+        evaluated.clear(), scored.clear()
+        curves = pruning_curve(model, task, scores, 2, reestimate=reestimate, score_task=scoring, **more)
+        return [[(point.removed, point.score) for point in curve.points] for curve in curves]
+
+    def interrupt(share):
+        if share > 0.6:  # in the second of the two curves
+            raise KeyboardInterrupt
+
+    undisturbed = ask()
+    work = len(evaluated), len(scored)
+    assert work == (1 + 2 * 4, 2 * 3 * reestimate)
+    with pytest.raises(KeyboardInterrupt):
+        ask(run=tmp_path / "run", progress=interrupt)
+    before = len(evaluated), len(scored)
+    assert 0 < before[0] < work[0]
+    assert ask(run=tmp_path / "run") == undisturbed
+    both_ends = 1  # without any head, both curves have the same model: measured once
+    assert before[0] + len(evaluated) == work[0] - both_ends
+    assert before[1] + len(scored) == work[1]
+    assert ask(run=tmp_path / "run") == undisturbed
+    assert (len(evaluated), len(scored)) == (0, 0)
+    with pytest.raises(RunConflict, match=r"step .*2.*4"):
+        pruning_curve(model, task, scores, 4, reestimate=reestimate, score_task=scoring, run=tmp_path / "run")
 
 
 def test_scores_of_another_model_are_refused(model):
     task = classification(1, 8)
     heads = (*anatomy(model).heads, Head("encoder", 9, 0))
-    with pytest.raises(HeadcountError, match="encoder layers are 0-1"):
+    with pytest.raises(HeadcountError, match=r"encoder.* 0-1"):
         pruning_curve(model, task, Scores(heads, np.ones((1, 9)), "random"))
-    with pytest.raises(HeadcountError, match=r"the scores say nothing of encoder\.1\.3"):
+    with pytest.raises(HeadcountError, match=r"encoder\.1\.3"):
         pruning_curve(model, task, Scores(heads[:7], np.ones((1, 7)), "random"))
     scores = importance(model, classification(0, 12))
-    with pytest.raises(HeadcountError, match="has already been removed"):
+    with pytest.raises(HeadcountError, match="already been removed"):
         pruning_curve(remove(model, scores.order()[:1]), task, scores)
 
 
@@ -102,7 +149,7 @@ def test_schedule():
     assert counts(72, 0.1) == [0, 7, 14, 22, 29, 36, 43, 50, 58, 65, 72]
     assert counts(3, 0.1) == [0, 1, 2, 3]
     for bad in (0, -0.1, 1.5):
-        with pytest.raises(HeadcountError, match="a step is a share"):
+        with pytest.raises(HeadcountError, match=f"step is {bad:g}"):
             counts(10, bad)
     order = [Head("encoder", 0, i) for i in range(3)] + [Head("encoder", 1, 0)]
     assert removable(order, 1) == order[:2]

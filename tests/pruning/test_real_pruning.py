@@ -5,7 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount import evaluate, load, load_task, prune
-from headcount.pruning.search import cuts
+from headcount.pruning.search import CutSearch
+from headcount.pruning.settings import Pruning
 from headcount.structure.sites import anatomy
 
 pytestmark = pytest.mark.slow
@@ -30,23 +31,23 @@ def translator(shared):
 
 
 def at(model, score, data, share, **settings):
-    """The metric with this share of the heads gone."""
+    """The metric with this share of the heads removed."""
     total = len(anatomy(model).heads)
     numbers = [round(total * part / 10) for part in range(1, round(10 * share) + 1)]
-    *_, cut = cuts(model, score, numbers, **settings)
+    *_, cut = CutSearch(model, score, Pruning(heads=max(numbers), **settings)).cuts(numbers)
     return evaluate(cut.model, data).score()
 
 
 def test_refit_helps_a_classifier(shared):
     model, train, dev = sentiment(shared)
-    plain = at(model, train, dev, 0.8, method="michel", how="none")
-    assert at(model, train, dev, 0.8, method="michel", how="refit") > plain + 0.02
+    plain = at(model, train, dev, 0.8, method="michel", compensation="none")
+    assert at(model, train, dev, 0.8, method="michel", compensation="refit") > plain + 0.02
 
 
 def test_the_default_is_far_ahead_on_a_translator(shared):
     model, train, val = translator(shared)
-    michel = at(model, train, val, 0.7, method="michel", how="none")
-    assert at(model, train, val, 0.7, method="search", how="refit") > michel + 10
+    michel = at(model, train, val, 0.7, method="michel", compensation="none")
+    assert at(model, train, val, 0.7, method="search", compensation="refit") > michel + 10
 
 
 def test_a_translator_pruned_within_a_budget(shared):

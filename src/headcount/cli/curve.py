@@ -1,4 +1,4 @@
-"""`headcount curve MODEL --score-data TRAIN --data DEV`: the metric as more and more heads go."""
+"""`headcount curve MODEL --score-data TRAIN --data DEV`: the metric as more and more heads are removed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.cli.prune import OverlapOption
 from headcount.cli.setup import Setup, command
 
 
@@ -15,8 +16,8 @@ def register(app: typer.Typer) -> None:
 
 def curve(
     setup: Setup,
-    score_data: Annotated[str, typer.Option("--score-data", help="Data that heads are scored on.")],
-    data: Annotated[str, typer.Option("--data", help="Other data, that the pruned models are evaluated on.")],
+    score_data: Annotated[str, typer.Option("--score-data", help="Data to score heads on.")],
+    data: Annotated[str, typer.Option("--data", help="Other data, to evaluate the pruned models on.")],
     score_target_data: Annotated[
         str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
     ] = None,
@@ -27,13 +28,13 @@ def curve(
     kinds: Annotated[
         str | None, typer.Option("--kinds", help="encoder,cross… one curve each; `each`: all kinds.")
     ] = None,
-    keep_at_least: Annotated[int, typer.Option("--keep-at-least", min=0, help="Heads left in every site.")] = 0,
+    keep_at_least: Annotated[int, typer.Option("--keep-at-least", min=0, help="Heads to keep in every site.")] = 0,
     reestimate: Annotated[
-        bool, typer.Option("--reestimate", help="Score the heads left again after each step.")
+        bool, typer.Option("--reestimate", help="Score the remaining heads again after each step.")
     ] = False,
-    allow_overlap: Annotated[bool, typer.Option("--allow-overlap", help="Allow the same rows in both data.")] = False,
+    overlap: OverlapOption = "refuse",
 ) -> None:
-    """Prune step by step, the least important heads first, and measure what is left (M19, section 4).
+    """Prune step by step, the least important heads first, and measure the model that is left (M19, section 4).
 
     Examples:
 
@@ -42,11 +43,10 @@ def curve(
       headcount curve ./translator --score-data train.en --score-target-data train.fr
       --data val.en --target-data val.fr --kinds each
     """
-    from headcount.cli.console import print_json, progress
+    from headcount.cli.console import messages, print_json, progress
     from headcount.cli.importance import method_options
     from headcount.cli.loading import run_of
-    from headcount.errors import HeadcountError
-    from headcount.pruning import counts, of_kinds, pruning_curve
+    from headcount.pruning import counts, pruning_curve, resolve_overlap
     from headcount.scoring import find_method
     from headcount.scoring import importance as score
     from headcount.structure import anatomy
@@ -55,27 +55,29 @@ def curve(
     for name in names:
         find_method(name)
     if not names or len(set(names)) < len(names):
-        raise HeadcountError(f"--methods {methods}: name each method once")
+        raise typer.BadParameter(f"--methods {methods}: name each method once")
     counts(1, step)
     model, tokenizer = setup.load_model()
     found = anatomy(model)
     chosen = list(found.kinds) if kinds == "each" else _names(kinds)
-    of_kinds(found, chosen)
+    found.heads_of(chosen)
     scoring = setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data")
     task = setup.load_task(data, tokenizer, model)
+    task, remarks = resolve_overlap(scoring.keys(), task, "the score data", overlap)
     settings: dict[str, Any] = {
         "methods": names, "step": step, "kinds": chosen, "keep_at_least": keep_at_least, "reestimate": reestimate,
+        "overlap": overlap,
     }  # fmt: skip
     with run_of(setup, "curve", model, [scoring, task], **settings) as run:
         scores = []
         for name in names:
             with progress(f"scoring by {name}") as bar:
                 options = method_options(name, "example", setup.seed)
-                scores.append(score(model, scoring, name, progress=bar, **options))
+                scores.append(score(model, scoring, name, run=run.directory, progress=bar, **options))
         with progress("pruning") as bar:
             curves = pruning_curve(
                 model, task, scores, step, chosen, keep_at_least=keep_at_least, reestimate=reestimate,
-                score_task=scoring, allow_overlap=allow_overlap, progress=bar,
+                score_task=scoring, overlap=overlap, run=run.directory, progress=bar,
             )  # fmt: skip
         result = run.finish(
             {
@@ -84,8 +86,11 @@ def curve(
                 "n": len(task),
                 "base": curves[0].points[0].score,
                 "curves": [one.to_json() for one in curves],
+                "remarks": remarks,
             }
         )
+    for remark in remarks:
+        messages.print(remark, style="dim", markup=False)
     print_json(result) if setup.as_json else _print(result, task.metric)
 
 
@@ -99,7 +104,7 @@ def _print(result: dict[str, Any], metric: Any) -> None:
     from headcount.cli.console import console, number
 
     table = Table(title=f"{result['model']}, {metric.name} on {result['n']} examples", title_justify="left")
-    table.add_column("heads gone", justify="right", no_wrap=True)
+    table.add_column("heads removed", justify="right", no_wrap=True)
     for one in result["curves"]:
         table.add_column(f"{one['method']}{', ' + one['kind'] if one['kind'] else ''}", justify="right", no_wrap=True)
     shares = sorted({round(point["pruned"], 9) for one in result["curves"] for point in one["points"]})

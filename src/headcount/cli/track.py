@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.cli.prune import OverlapOption
 from headcount.cli.setup import Setup, command
 
 
@@ -17,18 +18,18 @@ def register(app: typer.Typer) -> None:
 def track(
     setup: Setup,
     model: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Checkpoints of one training run.")],
-    score_data: Annotated[str, typer.Option("--score-data", help="Data that heads are scored on.")],
-    data: Annotated[str, typer.Option("--data", help="Other data, that the pruned checkpoints are evaluated on.")],
+    score_data: Annotated[str, typer.Option("--score-data", help="Data to score heads on.")],
+    data: Annotated[str, typer.Option("--data", help="Other data, to evaluate the pruned checkpoints on.")],
     score_target_data: Annotated[
         str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
     ] = None,
     step: Annotated[float, typer.Option("--step", help="A share of the heads (0.1), or a number of them.")] = 0.1,
     orders: Annotated[int, typer.Option("--orders", min=1, help="How many random orders are averaged.")] = 3,
-    allow_overlap: Annotated[bool, typer.Option("--allow-overlap", help="Allow the same rows in both data.")] = False,
+    overlap: OverlapOption = "refuse",
 ) -> None:
     """Score and prune every checkpoint, by importance and in random order (M19, section 6).
 
-    Checkpoints in one directory are taken in the order of their numbers: epoch-2 before epoch-10.
+    Checkpoints in one directory are sorted by their numbers: epoch-2 comes before epoch-10.
 
     Examples:
 
@@ -38,9 +39,9 @@ def track(
       --data val.en --target-data val.fr --limit 200 --step 0.2 --json
     """
     from headcount import dynamics
-    from headcount.cli.console import print_json, progress
+    from headcount.cli.console import messages, print_json, progress
     from headcount.cli.loading import load_model, run_of
-    from headcount.pruning import counts
+    from headcount.pruning import counts, resolve_overlap
 
     counts(1, step)
     paths = dynamics.in_order(model)
@@ -49,14 +50,17 @@ def track(
     last, tokenizer = setup.load_model()
     scoring = setup.load_other(score_data, tokenizer, last, score_target_data, "--score-target-data")
     task = setup.load_task(data, tokenizer, last)
-    settings = {"checkpoints": paths, "step": step, "orders": orders}
+    task, remarks = resolve_overlap(scoring.keys(), task, "the score data", overlap)
+    settings = {"checkpoints": paths, "step": step, "orders": orders, "overlap": overlap}
     with run_of(setup, "track", last, [scoring, task], **settings) as run, progress("tracking") as bar:
         found = dynamics.track(
-            paths, task, scoring, step=step, orders=orders, seed=setup.seed, allow_overlap=allow_overlap,
+            paths, task, scoring, step=step, orders=orders, seed=setup.seed, overlap=overlap,
             run=run.directory, loading=lambda path: load_model(path, setup.device, setup.dtype)[0], progress=bar,
         )  # fmt: skip
         names = {"model": paths[-1], **task.metric.facts(), "n": len(task), "n_score": len(scoring)}
-        result = run.finish({**names, **found.to_json()})
+        result = run.finish({**names, **found.to_json(), "remarks": remarks})
+    for remark in remarks:
+        messages.print(remark, style="dim", markup=False)
     print_json(result) if setup.as_json else _print(result, task.metric)
 
 
@@ -67,7 +71,7 @@ def _print(result: dict[str, Any], metric: Any) -> None:
 
     title = f"{result['model']}: percent of each checkpoint's own {metric.name}, {result['n']} examples"
     table = Table(title=title, title_justify="left")
-    table.add_column("heads gone", justify="right", no_wrap=True)
+    table.add_column("heads removed", justify="right", no_wrap=True)
     for one in result["checkpoints"]:
         table.add_column(f"{one['name']}\n{number(one['base'], metric)}", justify="right", no_wrap=True)
     for share in dict.fromkeys(point["pruned"] for point in result["checkpoints"][0]["points"]):
@@ -81,9 +85,9 @@ def _print(result: dict[str, Any], metric: Any) -> None:
     if len(result["checkpoints"]) > 1:
         table.add_row("r with last", *(f"{r:.2f}" for r in (*result["with_last"], 1.0)))
     console.print(table)
-    console.print("Heads gone by importance / in random order. " + result["in_words"], soft_wrap=True)
+    console.print("Heads removed by importance / in random order. " + result["in_words"], soft_wrap=True)
 
 
 def _known(value: float, form: str) -> str:
-    """A number; a checkpoint that knows nothing yet has no share of its own score."""
+    """A number, or a dash: of a checkpoint that scores 0, no share can be taken."""
     return "\u2013" if math.isnan(value) else f"{value:{form}}"

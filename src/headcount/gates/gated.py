@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headcount.heads import Head
+from headcount.pruning import how_to_load, remaining_heads
 from headcount.structure import anatomy
 from headcount.tasks import Metric
 
@@ -84,10 +85,7 @@ class Gated:
         return {
             **self.metric.facts(),
             "n": self.test_n,
-            "removed": [str(head) for head in self.removed],
-            "left": self.left,
-            "kept": [str(head) for head in anatomy(self.model).heads],
-            "left_by_site": {site.name: len(site.kept) for site in anatomy(self.model).sites},
+            **remaining_heads(self.model, self.removed),
             "before": self.before,
             "after": self.after,
             "change": last.change,
@@ -113,10 +111,7 @@ class Gated:
             lines.append(f"    {_by_kind(stage.left_by_site)}")
             if stage.roles is not None:
                 lines.append("    roles left: " + (", ".join(f"{n} {r}" for r, n in stage.roles.items()) or "none"))
-        lines += self.remarks
-        if path is not None:
-            lines += [f"Saved to {path}. Load it with:", f'  import headcount; model = headcount.load("{path}")']
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.remarks, *how_to_load(path)])
 
 
 def roles_left(roles: Mapping[Head, str] | None, removed: set[Head]) -> dict[str, int] | None:

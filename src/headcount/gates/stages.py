@@ -17,7 +17,7 @@ from headcount.gates.gated import Gated, Stage, roles_left
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.gates.state import GateState
 from headcount.heads import Head
-from headcount.pruning import of_kinds, refuse_headless, refuse_overlap
+from headcount.pruning import refuse_headless, resolve_overlap
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import paired_bootstrap
 from headcount.structure import anatomy, device_of, initialize_anew
@@ -57,7 +57,7 @@ def train_gates(
     """
     refuse_headless(model)
     settings = settings or Gating()
-    heads = of_kinds(anatomy(model), kinds)
+    heads = anatomy(model).heads_of(kinds)
     asked = plan_stages(lam, target_heads, len(heads))
     task, test, remarks = hold_out(task, test_task, settings.seed, allow_overlap)
     signature = {
@@ -198,8 +198,8 @@ def plan_stages(lam: Any, target: Any, total: int) -> list[tuple[float, int | No
 def hold_out(task: Task, test: Task | None, seed: int, allow_overlap: bool) -> tuple[Task, Task, list[str]]:
     """What trains and what proves."""
     if test is not None:
-        refuse_overlap(task.keys(), test, "the data that trains", allow_overlap)
-        return task, test, []
+        test, remarks = resolve_overlap(task.keys(), test, "the training data", "allow" if allow_overlap else "refuse")
+        return task, test, remarks
     order = np.random.default_rng(seed).permutation(len(task)).tolist()
     count = min(AT_MOST, round(HELD_OUT * len(order)))
     if not count:

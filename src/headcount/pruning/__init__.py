@@ -1,27 +1,28 @@
-"""Pruning: curves, the search for the largest cut within a budget, and what makes up for the heads that went."""
+"""Pruning: curves, the search for the largest cut within a budget, and compensation for the removed heads."""
 
-from headcount.pruning.compensation import HOW, compensate
-from headcount.pruning.curve import Curve, counts, of_kinds, pruning_curve
+from headcount.pruning.compensation import COMPENSATIONS, compensate
+from headcount.pruning.curve import Curve, pruning_curve
 from headcount.pruning.forecasting import forecast
 from headcount.pruning.pipeline import prune
-from headcount.pruning.pruned import Pruned
-from headcount.pruning.search import SEARCHES
-from headcount.pruning.settings import Target, share_or_number
-from headcount.pruning.splits import refuse_headless, refuse_overlap
+from headcount.pruning.pruned import Pruned, how_to_load, remaining_heads
+from headcount.pruning.selection import SEARCHES, counts
+from headcount.pruning.settings import OVERLAPS, Pruning
+from headcount.pruning.splits import refuse_headless, resolve_overlap
 
 __all__ = [
-    "HOW",
+    "COMPENSATIONS",
+    "OVERLAPS",
     "SEARCHES",
     "Curve",
     "Pruned",
-    "Target",
+    "Pruning",
     "compensate",
     "counts",
     "forecast",
-    "of_kinds",
+    "how_to_load",
     "prune",
     "pruning_curve",
     "refuse_headless",
-    "refuse_overlap",
-    "share_or_number",
+    "remaining_heads",
+    "resolve_overlap",
 ]

@@ -1,4 +1,8 @@
-"""What a whole model's attention sites put out on calibration text, and where it matters."""
+"""What compensation is fitted on: the outputs of a whole model's attention sites, and the contexts of a pruned one's.
+
+`Calibration` records the whole model once. `LayerwiseForward` then runs the pruned model site by site: what it gives
+for a site reflects all changes that were made to the sites before it, and finished layers are not run again.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,15 @@ from headcount.structure import AttentionSite, Substitutes, anatomy, device_of
 from headcount.tasks import Batch, Task
 
 CALIBRATION_TOKENS = 10_000  # a few hundred sentences
-MEMORY = 4 * 2**30  # bytes of recorded outputs; the text is cut short to stay within it
+MEMORY = 4 * 2**30  # bytes of recorded outputs; fewer tokens are used to stay within it
 
 
 class Calibration:
-    """Outputs of every site of the whole model on calibration text, recorded once, on the CPU.
+    """The outputs of every site of the whole model on a calibration set, recorded once, on the CPU.
 
-    order: the sites' names in the order in which they run.
-    batches: the calibration text.
-    A token's weight at a site is 1 if the model's output depends on what the site puts out there, else 0: padding has
-    no weight, nor have all tokens but the first in the last layer of a classifier that reads only that one.
+    order: the sites' names in the order in which they run. batches: the calibration set.
+    used: which tokens count at a site, those on whose output there the model's output depends. Padding does not count,
+        nor does any token but the first in the last layer of a classifier that reads only that one.
     """
 
     def __init__(self, whole: nn.Module, task: Task, *, tokens: int = CALIBRATION_TOKENS, seed: int = 0) -> None:
@@ -35,8 +38,8 @@ class Calibration:
         )
         self.batches = _sample(task, min(tokens, MEMORY // (4 * width * max(1, len(sites)))), seed)
         self.order: list[str] = []
-        self.targets: list[dict[str, Tensor]] = []  # per batch, site: (n, d)
-        self.used: list[dict[str, Tensor]] = []  # per batch, site: (calls * B * T,) whether the token matters
+        self.targets: list[dict[str, Tensor]] = []  # per batch, site: (n, d) outputs of the n tokens that count
+        self.used: list[dict[str, Tensor]] = []  # per batch, site: (calls * B * T,)
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         training = whole.training
@@ -48,12 +51,12 @@ class Calibration:
             whole.train(training)
 
     def mean_context(self, name: str) -> Tensor:
-        """(heads * head_dim,) the mean over tokens of what enters the site's projection in the whole model."""
+        """(heads * head_dim,) the mean over tokens of the output projection's input in the whole model."""
         return self._sums[name] / max(self._counts[name], 1)
 
-    def pairs(self, walk: Walk, site: AttentionSite) -> Iterator[tuple[Tensor, Tensor]]:
-        """What a site's heads put out in the pruned model (n, width) and the whole model's site (n, d), per batch."""
-        contexts = walk.contexts(site) if site.kept else None
+    def pairs(self, forward: LayerwiseForward, site: AttentionSite) -> Iterator[tuple[Tensor, Tensor]]:
+        """Per batch: the heads' outputs at a site of the pruned model (n, width), the whole site's output (n, d)."""
+        contexts = forward.contexts(site) if site.kept else None
         for targets, used in zip(self.targets, self.used, strict=True):
             target = targets[site.name].double()
             if contexts is None:
@@ -76,7 +79,7 @@ class Calibration:
                 logits = self.task.outputs(whole, batch.to(self.device))
             order = [(name, call) for name in leaves for call in range(len(leaves[name]))]
             flat = [leaves[name][call] for name, call in order]
-            gradients = torch.autograd.grad(_reading(logits, batch), flat, allow_unused=True)
+            gradients = torch.autograd.grad(_probe(logits, batch), flat, allow_unused=True)
         finally:
             for parameter in frozen:
                 parameter.requires_grad_(True)
@@ -105,8 +108,8 @@ def _recorder(name: str, contexts: dict, leaves: dict, outputs: dict) -> Any:
     return hook
 
 
-def _reading(logits: Tensor, batch: Batch) -> Tensor:
-    """A number that depends on every logit that is looked at, and on nothing else."""
+def _probe(logits: Tensor, batch: Batch) -> Tensor:
+    """A number that depends on every logit that is used, and on nothing else."""
     chosen = logits.float()
     if batch.labels is not None and batch.labels.shape == logits.shape[:-1] and batch.labels.ndim > 1:
         chosen = chosen[batch.labels.to(logits.device) != -100]
@@ -119,7 +122,7 @@ def _flat(calls: list[Tensor]) -> Tensor:
 
 
 def _sample(task: Task, tokens: int, seed: int) -> list[Batch]:
-    """Random examples of together about so many tokens, in batches."""
+    """Random examples with about this many tokens in total, in batches."""
     order = torch.randperm(len(task), generator=torch.Generator().manual_seed(seed)).tolist()
     chosen, total = [], 0
     for index in order:
@@ -131,32 +134,37 @@ def _sample(task: Task, tokens: int, seed: int) -> list[Batch]:
     return [task.batch([chosen[i] for i in indices]) for indices in cut]
 
 
-class _Reached(Exception):
-    """What was wanted has been seen: the rest of the model need not run."""
+class _StopForward(Exception):
+    """Raised inside a forward pass once the wanted tensor has been seen."""
 
 
-class Walk:
-    """Sites in the order in which they run; a layer must not change any more once a later one has been asked for."""
+class LayerwiseForward:
+    """Forward passes up to one site at a time, in the order in which sites run.
+
+    The output of a finished layer is stored and returned in its place, so a layer must not change once the contexts of
+    a later layer have been asked for.
+    """
 
     def __init__(self, model: nn.Module, task: Task, batches: Sequence[Batch], sites: Sequence[AttentionSite]) -> None:
         self.model, self.task, self.batches = model, task, batches
         self.device = device_of(model)
         self.shared = any(site.also_layers for site in sites)  # ALBERT's one layer runs many times
         self.blocks = list(dict.fromkeys(site.block for site in sites))
-        self.stack = {block: i for i, m in enumerate(model.modules()) if isinstance(m, nn.ModuleList) for block in m}
-        self.finished: list[dict[int, Any]] = [{} for _ in batches]  # per batch: what the last finished layer put out
-        self.done = 0  # so many layers are finished
+        stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+        self.stack = {block: number for number, stack in enumerate(stacks) for block in stack}
+        self.stored: list[dict[int, Any]] = [{} for _ in batches]  # per stack: the output of its last finished layer
+        self.finished = 0  # how many of the blocks
 
     def contexts(self, site: AttentionSite) -> Iterator[Tensor]:
-        """What enters a site's projection in each batch, all calls together: (calls * B * T, heads * head_dim)."""
-        self._finish_below(site.block)
+        """The input of a site's output projection in each batch, all its calls: (calls * B * T, heads * head_dim)."""
+        self._finish_before(site.block)
         for place, batch in enumerate(self.batches):
             seen: list[Tensor] = []
 
             def hook(module: nn.Module, args: tuple[Tensor, ...], seen: list[Tensor] = seen) -> None:
                 seen.append(args[0])
                 if not self.shared:
-                    raise _Reached
+                    raise _StopForward
 
             handle = site.output.register_forward_pre_hook(hook)
             try:
@@ -165,36 +173,36 @@ class Walk:
                 handle.remove()
             yield torch.cat([call.flatten(0, 1) for call in seen]).clone()
 
-    def _finish_below(self, block: nn.Module) -> None:
-        """Keep what the layer before this one puts out now; of the ones below it, the last of each stack is enough."""
+    def _finish_before(self, block: nn.Module) -> None:
+        """Store the output of the layer before this one, and of the last layer of each stack before that."""
         position = self.blocks.index(block)
-        if self.shared or position <= self.done:
+        if self.shared or position <= self.finished:
             return
-        ends = [i for i in range(self.done, position - 1) if self._stack(i) != self._stack(i + 1)]
+        ends = [i for i in range(self.finished, position - 1) if self._stack(i) != self._stack(i + 1)]
         for last in [*ends, position - 1]:
             for place, batch in enumerate(self.batches):
-                kept: list[Any] = []
+                outputs: list[Any] = []
 
-                def hook(module: nn.Module, args: Any, output: Any, kept: list[Any] = kept) -> None:
-                    kept.append(output)
-                    raise _Reached
+                def hook(module: nn.Module, args: Any, output: Any, outputs: list[Any] = outputs) -> None:
+                    outputs.append(output)
+                    raise _StopForward
 
                 handle = self.blocks[last].register_forward_hook(hook)
                 try:
                     self._run(place, batch)
                 finally:
                     handle.remove()
-                self.finished[place][self._stack(last)] = kept[0]
-            self.done = last + 1
+                self.stored[place][self._stack(last)] = outputs[0]
+            self.finished = last + 1
 
     def _run(self, place: int, batch: Batch) -> None:
         with Substitutes() as stubs, torch.inference_mode():
-            for position in range(self.done):
-                answer = self.finished[place][self._stack(position)]
+            for position in range(self.finished):
+                answer = self.stored[place][self._stack(position)]
                 stubs.put(self.blocks[position], lambda *args, answer=answer, **kwargs: answer)
             try:
                 self.task.outputs(self.model, batch.to(self.device))
-            except _Reached:
+            except _StopForward:
                 return
 
     def _stack(self, position: int) -> int:

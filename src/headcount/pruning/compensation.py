@@ -1,31 +1,29 @@
-"""Make up for removed heads without training and at no cost at run time: change the output projections that stay.
+"""Compensate for removed heads without training and at no cost at run time: adjust the output projections.
 
-`mean` adds what the removed heads put out on average to the projection's bias. `refit` goes through the sites in the
-order in which they run and solves, for each, the ridge regression that makes the heads left reproduce what the whole
-model's site put out; the sites before it have been refitted by then, so it also mends what they let through.
+`mean` adds the average output of the removed heads to the projection's bias. `refit` takes the sites in the order in
+which they run and solves, for each, the ridge regression that makes the remaining heads reproduce the output of the
+whole model's site. The sites before it have been refitted by then, so it also corrects the error that they pass on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from headcount.engine import Progress
 from headcount.errors import HeadcountError, unknown
-from headcount.pruning.calibration import Calibration, Walk
+from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.structure import AttentionSite, anatomy, is_transposed
 from headcount.tasks import Task
 
+COMPENSATIONS = ("none", "mean", "refit")
 PENALTIES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 100.0)  # times the mean square of a column
 
-
-HOW = ("none", "mean", "refit")
-
 Model = TypeVar("Model", bound=nn.Module)
-Progress = Callable[[float], None]
 
 
 def compensate(
@@ -37,14 +35,14 @@ def compensate(
     calibration: Calibration | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Change the output projections of a pruned model, in place, so that less is missed; returns the model.
+    """Adjust the output projections of a pruned model, in place, to stand in for the removed heads; returns the model.
 
-    whole: the model that heads were removed from. task: calibration text; its labels are not looked at.
+    whole: the model that heads were removed from. task: its texts are the calibration set; labels are not used.
     how: "none", "mean" or "refit".
     calibration: what `Calibration(whole, task)` has recorded already, to use it several times.
     """
-    if how not in HOW:
-        raise HeadcountError(unknown("compensation", how, HOW))
+    if how not in COMPENSATIONS:
+        raise HeadcountError(unknown("compensation", how, COMPENSATIONS))
     if how == "none":
         return pruned
     seen = calibration or Calibration(whole, task)
@@ -58,12 +56,12 @@ def compensate(
         names = changed
     else:
         names = seen.order[seen.order.index(changed[0]) :]
-    walk = Walk(pruned.eval(), seen.task, seen.batches, [sites[name] for name in seen.order])
+    forward = LayerwiseForward(pruned.eval(), seen.task, seen.batches, [sites[name] for name in seen.order])
     for done, name in enumerate(names):
         if how == "mean":
             _fold_mean(sites[name], originals[name], seen)
         elif sites[name].kept or sites[name].output.bias is not None:
-            _refit(sites[name], seen, walk)
+            _refit(sites[name], seen, forward)
         if progress is not None:
             progress((done + 1) / len(names))
     return pruned
@@ -79,17 +77,17 @@ def _fold_mean(site: AttentionSite, original: AttentionSite, seen: Calibration) 
         site.output.bias += (weight.double() @ mean).to(site.output.bias.dtype)
 
 
-def _refit(site: AttentionSite, seen: Calibration, walk: Walk) -> None:
+def _refit(site: AttentionSite, seen: Calibration, forward: LayerwiseForward) -> None:
     """Change W and b of a site's output projection so that W c_t + b comes close to y_t at every token t.
 
-    c_t: what the heads left put out in the pruned model at token t; y_t: what the whole model's site put out there.
+    c_t: the output of the remaining heads in the pruned model at token t; y_t: that of the whole model's site.
     """
     output: Any = site.output
     has_bias = output.bias is not None
     width = len(site.kept) * site.head_dim
     weight = _columns(site).double().cpu()  # (d, width)
-    folds = [Normal.empty(width + has_bias, len(weight)) for _ in range(2)]
-    for context, target in seen.pairs(walk, site):  # (n, width), (n, d)
+    folds = [NormalEquations.empty(width + has_bias, len(weight)) for _ in range(2)]
+    for context, target in seen.pairs(forward, site):  # (n, width), (n, d)
         missing = target - context @ weight.T
         if has_bias:
             missing = missing - output.bias.detach().double().cpu()
@@ -99,7 +97,9 @@ def _refit(site: AttentionSite, seen: Calibration, walk: Walk) -> None:
         folds[1].add(context[half:], missing[half:])
     change = ridge_change(folds, penalised=width)  # (width [+ 1], d)
     if not bool(change.isfinite().all()):
-        raise HeadcountError(f"the regression at {site.name} has no finite solution; use more calibration text")
+        raise HeadcountError(
+            f"the regression at {site.name} has no finite solution", advice="use more data, or another {compensation}"
+        )
     with torch.no_grad():
         _add_columns(site, change[:width].T)
         if has_bias:
@@ -120,20 +120,20 @@ def _refuse_without_bias(sites: list[AttentionSite]) -> None:
     bare = [site.name for site in sites if site.output.bias is None]
     if bare:
         raise HeadcountError(
-            f"the output projection of {bare[0]} has no bias that a mean could be added to; compensate with refit"
+            f"the output projection of {bare[0]} has no bias to add a mean to", advice="use {compensation} refit"
         )
 
 
 @dataclass
-class Normal:
-    """Sums over rows of X^T X and X^T Y: all that a regression needs to know of them."""
+class NormalEquations:
+    """Sums over rows of X^T X and X^T Y: all that a regression needs of them."""
 
     gram: Tensor  # (k, k)
     right: Tensor  # (k, d)
     rows: int = 0
 
     @classmethod
-    def empty(cls, k: int, d: int) -> Normal:
+    def empty(cls, k: int, d: int) -> NormalEquations:
         return cls(torch.zeros(k, k, dtype=torch.float64), torch.zeros(k, d, dtype=torch.float64))
 
     def add(self, x: Tensor, y: Tensor) -> None:
@@ -146,32 +146,33 @@ class Normal:
         return float((solution * (self.gram @ solution - 2 * self.right)).sum())
 
 
-def ridge_change(folds: Sequence[Normal], penalised: int, penalties: Sequence[float] = PENALTIES) -> Tensor:
+def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Sequence[float] = PENALTIES) -> Tensor:
     """The B (k, d) that minimises sum |x B - y|^2 + penalty |B|^2; zero where no penalty beats doing nothing.
 
     >>> x = torch.tensor([[1.0], [2.0], [3.0], [4.0]], dtype=torch.float64)
-    >>> one, other = Normal.empty(1, 1), Normal.empty(1, 1)
+    >>> one, other = NormalEquations.empty(1, 1), NormalEquations.empty(1, 1)
     >>> one.add(x[:2], 2 * x[:2])
     >>> other.add(x[2:], 2 * x[2:])
     >>> ridge_change([one, other], penalised=1).round(decimals=2).tolist()
     [[2.0]]
 
     folds: two sets of rows; the penalty that is best for the one when fitted on the other is used for both together.
-    penalised: so many coefficients, the first ones, are held back; an intercept after them is not.
+    penalised: how many of the coefficients are penalised, the first ones; an intercept after them is not.
     """
-    total = Normal(folds[0].gram + folds[1].gram, folds[0].right + folds[1].right, folds[0].rows + folds[1].rows)
+    one, other = folds
+    total = NormalEquations(one.gram + other.gram, one.right + other.right, one.rows + other.rows)
     nothing = torch.zeros_like(total.right)
     best, least = None, 0.0
-    if min(fold.rows for fold in folds):
+    if min(one.rows, other.rows):
         for penalty in penalties:
-            pairs = ((folds[0], folds[1]), (folds[1], folds[0]))
+            pairs = ((one, other), (other, one))
             error = sum(test.error(_solve(fit, penalised, penalty)) for fit, test in pairs)
             if error < least:
                 best, least = penalty, error
     return nothing if best is None else _solve(total, penalised, best)
 
 
-def _solve(normal: Normal, penalised: int, penalty: float) -> Tensor:
+def _solve(normal: NormalEquations, penalised: int, penalty: float) -> Tensor:
     scale = float(normal.gram.diagonal()[:penalised].mean()) if penalised else 0.0
     ridge = torch.zeros(len(normal.gram), dtype=torch.float64)
     ridge[:penalised] = penalty * max(scale, 1e-12)

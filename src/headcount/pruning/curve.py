@@ -1,36 +1,37 @@
-"""Pruning curves: the metric as more and more heads really go (M19 section 4, figures 3, 4 and 6)."""
+"""Pruning curves: the metric as more and more heads are removed (M19 section 4, figures 3, 4 and 6)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from headcount.engine import Progress
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.heads import Head
-from headcount.pruning.splits import refuse_overlap
-from headcount.runs import model_signature, versions
+from headcount.pruning.search import SearchCheckpoint, cut_name
+from headcount.pruning.selection import counts, removable
+from headcount.pruning.splits import resolve_overlap
+from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import Scores, importance
 from headcount.stats import interval, paired_bootstrap
-from headcount.structure import Anatomy, anatomy
+from headcount.structure import anatomy
 from headcount.surgery import remove
-from headcount.tasks import Metric, Task
-
-Progress = Callable[[float], None]
+from headcount.tasks import Metric, Task, digest
 
 
 @dataclass(frozen=True)
 class Point:
-    """The metric with some heads really gone.
+    """The metric of a model with some heads removed.
 
-    pruned: their share of the heads that could go. low, high: 95% interval of the score. change, with its own
-    interval: score minus that of the unpruned model, on the same examples. relative: score as a share of the
-    unpruned model's. statistics: (N, S) of every example.
+    pruned: their share of the removable heads. low, high: 95% interval of the score. change, with its own interval:
+    score minus that of the unpruned model, on the same examples. relative: score as a share of the unpruned model's.
+    statistics: (N, S) of every example.
     """
 
     pruned: float
@@ -47,7 +48,10 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One order of heads, pruned step by step; kind None means all kinds together."""
+    """Heads removed step by step in one order; kind None means all kinds together.
+
+    remarks: what the user should know about the data.
+    """
 
     method: str
     kind: str | None
@@ -55,6 +59,7 @@ class Curve:
     metric: Metric
     reestimated: bool = False
     signature: dict[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What `headcount curve --json` says of it."""
@@ -75,10 +80,11 @@ def pruning_curve(
     keep_at_least: int = 0,
     reestimate: bool = False,
     score_task: Task | None = None,
-    allow_overlap: bool = False,
+    overlap: str = "refuse",
+    run: str | Path | RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> Any:
-    """Remove more and more heads, the least important first, and measure what is left.
+    """Remove more and more heads, the least important first, and measure the model that is left.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> from headcount.tasks import Classification
@@ -92,85 +98,103 @@ def pruning_curve(
     >>> [point.pruned for point in curve.points], len(curve.points[1].removed)
     ([0.0, 0.5, 1.0], 4)
 
-    task: on other data than the scores were estimated on; the same rows in both are refused unless `allow_overlap`.
+    task: other data than the scores were estimated on.
     scores: of one method, or of several, for one curve each.
     step: a share of the heads, or a number of them. kinds: prune each of these kinds on its own, one curve each.
-    keep_at_least: heads left in every site.
-    reestimate: score the heads that are left again after each step, on `score_task` by the same method.
+    keep_at_least: heads to keep in every site.
+    reestimate: after each step, score the remaining heads again, on `score_task` by the same method.
+    overlap: "refuse", "drop" or "allow" rows of the task that the scores were estimated on.
+    run: a run directory that keeps every measured point; the same call resumes there.
+    progress: called with the share done, from 0 to 1.
     Returns a `Curve`; a list of them if there are several scores or kinds.
     """
     several = [scores] if isinstance(scores, Scores) else list(scores)
     if reestimate and score_task is None:
-        raise HeadcountError("re-estimation needs the data that scores are estimated on: pass score_task")
-    for one in several:
-        refuse_overlap(one.keys, task, "the score data", allow_overlap)
-    if score_task is not None:
-        refuse_overlap(score_task.keys(), task, "the score data", allow_overlap)
+        raise HeadcountError("re-estimation needs the data that heads are scored on", advice="pass it as {score_task}")
+    seen = {key for one in several for key in one.keys} | set(() if score_task is None else score_task.keys())
+    task, remarks = resolve_overlap(seen, task, "the score data", overlap)
     each_kind: list[str | None] = [None] if kinds is None else list(kinds)
+    signature = {
+        "model": model_signature(model),
+        "task": task.signature(),
+        "step": step,
+        "keep_at_least": keep_at_least,
+        "reestimate": reestimate,
+        "versions": versions(),
+    }
     lines = [(one, kind) for one in several for kind in each_kind]
-    base = evaluate(model, task).of()
     curves = []
-    for place, (one, kind) in enumerate(lines):
-        follow = _Follow(model, one, score_task if reestimate else None, kind, keep_at_least)
-        points = _points(task, follow, step, base, _part(progress, place, len(lines)))
-        signature = {
-            "model": model_signature(model),
-            "task": task.signature(),
-            "scores": one.signature,
-            "step": step,
-            "keep_at_least": keep_at_least,
-            "reestimate": reestimate,
-            "versions": versions(),
-        }
-        curves.append(Curve(one.method, kind, points, task.metric, reestimate, signature))
+    with open_run(run, {**signature, "kinds": kinds, "scores": [_scores_signature(one) for one in several]}) as kept:
+        base = evaluate(model, task, run=kept, name=cut_name(())).of()
+        for place, (one, kind) in enumerate(lines):
+            choices = SearchCheckpoint(kept, f"choice-{place}")
+            removal = _Removal(model, one, score_task if reestimate else None, kind, keep_at_least, choices)
+            points = _points(removal, task, base, step, kept, _part(progress, place, len(lines)))
+            signed = {**signature, "scores": one.signature}
+            curves.append(Curve(one.method, kind, points, task.metric, reestimate, signed, tuple(remarks)))
     return curves[0] if isinstance(scores, Scores) and kinds is None else curves
 
 
-class _Follow:
-    """Removes heads in an order that may be estimated again on the way."""
+def _points(
+    removal: _Removal, task: Task, base: np.ndarray, step: float, kept: RunDirectory | None, progress: Progress | None
+) -> tuple[Point, ...]:
+    numbers = counts(removal.total, step)
+    points = []
+    for place, count in enumerate(numbers):
+        smaller = removal.model_without(count)
+        statistics = base if count == 0 else evaluate(smaller, task, run=kept, name=cut_name(removal.removed)).of()
+        points.append(make_point(task.metric, base, statistics, removal.removed, removal.total))
+        if progress is not None:
+            progress((place + 1) / len(numbers))
+    return tuple(points)
+
+
+class _Removal:
+    """Removes heads from a model in the order of their scores, which can be estimated again on the way."""
 
     def __init__(
-        self, model: nn.Module, scores: Scores, score_task: Task | None, kind: str | None, keep_at_least: int
+        self,
+        model: nn.Module,
+        scores: Scores,
+        score_task: Task | None,
+        kind: str | None,
+        keep_at_least: int,
+        choices: SearchCheckpoint,
     ) -> None:
-        self.model, self.scores, self.score_task, self.keep = model, scores, score_task, keep_at_least
+        self.model, self.scores, self.score_task, self.keep_at_least = model, scores, score_task, keep_at_least
         found = anatomy(model)
         found.check(scores.heads)
-        self.wanted = set(of_kinds(found, None if kind is None else [kind]))
+        self.heads = found.heads
+        self.wanted = set(found.heads_of(None if kind is None else [kind]))
         missing = self.wanted - set(scores.heads)
         if missing:
-            raise HeadcountError(f"the scores say nothing of {min(missing)}; score this very model first")
+            raise HeadcountError(f"there is no score of {min(missing)}", advice="score this model first")
+        self.choices = choices
         self.total = len(self._candidates())
         self.removed: list[Head] = []
 
-    def go_to(self, count: int) -> nn.Module:
-        """The model with `count` heads gone."""
+    def model_without(self, count: int) -> nn.Module:
+        """The model with `count` heads removed, at least as many as before."""
         if count > len(self.removed):
-            if self.score_task is not None and self.removed:
-                options = self.scores.signature.get("options", {})
-                self.scores = importance(self.model, self.score_task, self.scores.method, **options)
-            chosen = self._candidates()[: count - len(self.removed)]
-            self.model = remove(self.model, chosen)
-            self.removed += chosen
+            removed = self.choices.choice(count, self.heads, lambda: self._choose(count))
+            self.model = remove(self.model, removed[len(self.removed) :])
+            self.removed = removed
         return self.model
+
+    def _choose(self, count: int) -> list[Head]:
+        if self.score_task is not None and self.removed:
+            options = self.scores.signature.get("options", {})
+            self.scores = importance(self.model, self.score_task, self.scores.method, **options)
+        return [*self.removed, *self._candidates()[: count - len(self.removed)]]
 
     def _candidates(self) -> list[Head]:
         here = anatomy(self.model).heads
         order = [head for head in self.scores.order() if head in self.wanted and head in set(here)]
-        return removable(order, self.keep, here)
+        return removable(order, self.keep_at_least, here)
 
 
-def _points(task: Task, follow: _Follow, step: float, base: np.ndarray, progress: Progress | None) -> tuple[Point, ...]:
-    if not follow.total:
-        raise HeadcountError("no head may go: every site has as few as keep_at_least asks for")
-    numbers = counts(follow.total, step)
-    points = []
-    for place, count in enumerate(numbers):
-        smaller = follow.go_to(count)
-        statistics = base if count == 0 else evaluate(smaller, task).of()
-        points.append(make_point(task.metric, base, statistics, follow.removed, follow.total))
-        if progress is not None:
-            progress((place + 1) / len(numbers))
-    return tuple(points)
+def _scores_signature(scores: Scores) -> dict[str, Any]:
+    return {**scores.signature, "method": scores.method, "order": digest([str(head) for head in scores.order()])}
 
 
 def make_point(metric: Metric, base: np.ndarray, statistics: np.ndarray, removed: Sequence[Head], total: int) -> Point:
@@ -194,45 +218,3 @@ def make_point(metric: Metric, base: np.ndarray, statistics: np.ndarray, removed
 
 def _part(progress: Progress | None, place: int, of: int) -> Progress | None:
     return None if progress is None else lambda share: progress((place + share) / of)
-
-
-def counts(total: int, step: float) -> list[int]:
-    """Numbers of heads removed, from none to all of them, `step` more each time.
-
-    >>> counts(72, 0.25)
-    [0, 18, 36, 54, 72]
-    >>> counts(8, 3)
-    [0, 3, 6, 8]
-
-    step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
-    """
-    if not step > 0 or (step >= 1 and step != int(step)):
-        raise HeadcountError(f"a step is a share of the heads, such as 0.1, or a number of them, not {step:g}")
-    each = step * total if step < 1 else int(step)
-    found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
-    return sorted({*found, total})
-
-
-def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[Head] | None = None) -> list[Head]:
-    """The heads of an order that may go, least important first, if every site keeps so many.
-
-    >>> order = [Head("encoder", 0, 0), Head("encoder", 0, 1), Head("encoder", 1, 0)]
-    >>> [str(head) for head in removable(order, keep_at_least=1)]
-    ['encoder.0.0']
-
-    present: all heads that are there, where the order names only some of them.
-    """
-    if keep_at_least < 0:
-        raise HeadcountError(f"keep_at_least is a number of heads, not {keep_at_least}")
-    room = Counter(head.site for head in (order if present is None else present))
-    chosen = []
-    for head in order:
-        if room[head.site] > keep_at_least:
-            room[head.site] -= 1
-            chosen.append(head)
-    return chosen
-
-
-def of_kinds(found: Anatomy, kinds: Sequence[str] | None) -> list[Head]:
-    """The model's heads of these kinds; a kind that it lacks is refused."""
-    return list(found.heads_of(kinds))

@@ -1,9 +1,9 @@
-"""How large the cut shall be: the largest whose drop stays within a budget."""
+"""How large a cut to make: the largest whose drop stays within a budget, or the one that was asked for."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,194 +11,157 @@ import numpy as np
 
 from headcount.bench import measure_speed
 from headcount.errors import HeadcountError
-from headcount.evaluation import evaluate
-from headcount.heads import Head
-from headcount.pruning.calibration import Calibration
-from headcount.pruning.compensation import compensate
-from headcount.pruning.curve import Point, counts, make_point, of_kinds, removable
-from headcount.pruning.search import SEARCHES, Cut, Journal, cuts
-from headcount.pruning.settings import Target
-from headcount.structure import anatomy
+from headcount.pruning.curve import Point, make_point
+from headcount.pruning.search import Cut, CutSearch
+from headcount.pruning.selection import counts
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
 
-COARSE = 0.1  # step on the way
-
+COARSE = 0.1  # steps on the way to a given number of heads, for methods that score heads again after each
 
 Chosen = tuple[Cut, tuple[Point, ...]]
 
 
-@dataclass(frozen=True)
-class Job:
-    """A model, the data that scores and the data that chooses, and how cuts are made."""
-
-    model: Any
-    score: Task
-    select: Task
-    method: str
-    how: str
-    kinds: Sequence[str] | None
-    keep_at_least: int
-    uniform: bool
-    step: float
-    caution: float
-    total: int  # heads that may go
-    calibration: Calibration | None
-    journal: Journal
-    progress: Callable[[float], None]
-
-    def cuts(self, numbers: Sequence[int]) -> Iterator[Cut]:
-        """Cuts of these sizes; with `uniform`, those that come closest."""
-        before = 0
-        for number, cut in zip(numbers, self._cuts(numbers), strict=True):
-            if len(cut.removed) > before:
-                yield cut
-            before = len(cut.removed)
-            self.progress(number / max(1, self.total))
-
-    def _cuts(self, numbers: Sequence[int]) -> Iterator[Cut]:
-        return cuts(
-            self.model,
-            self.score,
-            numbers,
-            method=self.method,
-            how=self.how,
-            kinds=self.kinds,
-            keep_at_least=self.keep_at_least,
-            uniform=self.uniform,
-            calibration=self.calibration,
-            journal=self.journal,
-        )
-
-    def without(self, removed: Sequence[Head]) -> Cut:
-        """These heads gone, and compensated for."""
-
-        def make() -> Any:
-            return compensate(
-                remove(self.model, removed), self.model, self.score, self.how, calibration=self.calibration
-            )
-
-        return Cut(tuple(removed), make)
-
-    def statistics(self, cut: Cut) -> np.ndarray:
-        """(N, S) of a cut on the data that chooses."""
-        return self.journal.statistics(cut.removed, len(self.select), lambda: evaluate(cut.model, self.select).of())
-
-    def point(self, cut: Cut, base: np.ndarray) -> Point:
-        return make_point(self.select.metric, base, self.statistics(cut), cut.removed, self.total)
+def choose_cut(search: CutSearch, select_task: Task) -> Chosen:
+    """The cut that the settings ask for, and the cuts that were measured on the selection data."""
+    base = search.measure(search.whole, select_task)
+    if search.settings.heads is not None:
+        return _cut_to_number(search, select_task, base)
+    if search.settings.is_sized:
+        return _cut_to_size(search, select_task, base)
+    return _cut_within_drop(search, select_task, base)
 
 
-def cut_within(job: Job, budget: Budget, base: np.ndarray) -> Chosen:
+def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
     """The largest cut whose drop on the selection data stays within the budget.
 
-    Walks on until two cuts in a row are surely beyond it, then looks between the last good cut and the next one.
+    Tries larger and larger cuts until two in a row are surely beyond it, then bisects between the last good one and
+    the next.
     """
+    settings, metric = search.settings, select_task.metric
+    assert settings.max_drop is not None
+    budget = Budget.of(metric, settings.max_drop, float(metric.of_sums(base.sum(0))))
     found, points = list[Cut](), list[Point]()
     drops, errors = list[float](), list[float]()
-    for cut in job.cuts(counts(job.total, job.step)[1:]):
-        found.append(job.without(cut.removed))  # made again if it is chosen: not all of them fit into memory at once
-        points.append(job.point(cut, base))
-        drops.append(budget.drop(points[-1].score))
-        errors.append(_error(points[-1]))
-        if surely_beyond(drops, errors, budget.allowed, job.caution):
+
+    def measure(cut: Cut) -> tuple[float, float]:
+        points.append(_point(search, select_task, base, cut))
+        return budget.drop(points[-1].score), _standard_error(points[-1])
+
+    def beyond(cut: Cut) -> bool:
+        drop, error = measure(cut)
+        return not drop + settings.caution * error <= budget.allowed
+
+    for cut in search.cuts(counts(search.total, settings.step)[1:]):
+        found.append(search.without(cut.removed))  # made again if it is chosen: not all of them fit into memory
+        drop, error = measure(cut)
+        drops.append(drop)
+        errors.append(error)
+        if surely_beyond(drops, errors, budget.allowed, settings.caution):
             break
-    best = largest_within(drops, errors, budget.allowed, job.caution)
+    if not found:
+        raise HeadcountError("no cut removes equally many heads from every layer", advice="leave {uniform} out")
+    best = largest_within(drops, errors, budget.allowed, settings.caution)
     if best is None:
         likely = believable(drops, errors)
         least = int(likely.argmin())
+        within = f"{settings.caution:g} standard errors within" if settings.caution else "within"
         raise HeadcountError(
-            f"no cut stays within {budget.points:g} points: the smallest drop found is "
-            f"{budget.in_points(float(likely[least])):.2f} points, with {len(points[least].removed)} heads gone; "
-            "allow more, or recover with training (--recover-epochs)"
+            f"no cut stays {within} {budget.points:g} points: the smallest drop found is "
+            f"{budget.in_points(float(likely[least])):.2f} points, with {len(points[least].removed)} heads removed",
+            advice="allow a larger {max_drop}, or recover by fine-tuning",
         )
     chosen = found[best]
-    if best + 1 < len(found) and not job.uniform and set(chosen.removed) <= set(found[best + 1].removed):
-        chosen, more = _between(job, budget, base, chosen, found[best + 1])
-        points += more
-    return chosen, tuple(sorted(points, key=lambda p: len(p.removed)))
+    if best + 1 < len(found):
+        chosen, _ = bisect(search, chosen, found[best + 1], beyond)
+    return chosen, tuple(sorted(points, key=lambda point: len(point.removed)))
 
 
-def _between(job: Job, budget: Budget, base: np.ndarray, good: Cut, bad: Cut) -> tuple[Cut, list[Point]]:
-    """Bisect, one head at a time, between a cut that is good and one that is not."""
-    order = [*good.removed, *(head for head in bad.removed if head not in set(good.removed))]
-    low, high, best, points = len(good.removed), len(bad.removed), good, list[Point]()
+def _cut_to_number(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
+    """The cut of a given number of heads."""
+    number = search.settings.head_count(search.total)
+    on_the_way = counts(search.total, COARSE)[1:] if search.settings.reestimates else []
+    made = deque(search.cuts([*(n for n in on_the_way if n < number), number]), maxlen=1)
+    if not made:
+        raise HeadcountError(f"{number} heads are too few to remove equally many from every layer")
+    return made[0], (_point(search, select_task, base, made[0]),)
+
+
+def _cut_to_size(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
+    """The smallest cut that saves enough parameters or time."""
+    _refuse_impossible(search, select_task)
+    before, found = search.whole, None
+    for cut in search.cuts(counts(search.total, search.settings.step)[1:]):
+        if _is_enough(search, select_task, cut.model):
+            found = search.without(cut.removed)
+            break
+        before = search.without(cut.removed)
+    if found is None:
+        raise HeadcountError(f"no cut that was tried reaches {search.settings.goal}")
+
+    def is_enough(cut: Cut) -> bool:  # compensation changes neither parameters nor speed
+        return _is_enough(search, select_task, remove(search.model, cut.removed))
+
+    _, cut = bisect(search, before, found, is_enough)
+    return cut, (_point(search, select_task, base, cut),)
+
+
+def bisect(search: CutSearch, inside: Cut, outside: Cut, beyond: Callable[[Cut], bool]) -> tuple[Cut, Cut]:
+    """Two cuts one head apart, the smaller within a limit and the larger beyond it, from two that are further apart.
+
+    Cuts with equally many heads per layer have nothing between them, nor have cuts that do not hold each other.
+    """
+    if search.settings.uniform or not set(inside.removed) <= set(outside.removed):
+        return inside, outside
+    order = [*inside.removed, *(head for head in outside.removed if head not in set(inside.removed))]
+    low, high = len(inside.removed), len(order)
     while high - low > 1:
         middle = (low + high) // 2
-        cut = job.without(order[:middle])
-        points.append(job.point(cut, base))
-        if budget.drop(points[-1].score) + job.caution * _error(points[-1]) <= budget.allowed:
-            low, best = middle, cut
+        cut = search.without(order[:middle])
+        if beyond(cut):
+            high, outside = middle, cut
         else:
-            high = middle
-    return best, points
+            low, inside = middle, cut
+    return inside, outside
 
 
-def _error(point: Point) -> float:
-    """Standard error of the change, from its 95% interval."""
+def _point(search: CutSearch, select_task: Task, base: np.ndarray, cut: Cut) -> Point:
+    return make_point(select_task.metric, base, search.measure(cut, select_task), cut.removed, search.total)
+
+
+def _standard_error(point: Point) -> float:
+    """Of the change, from its 95% interval."""
     return (point.change_high - point.change_low) / 3.92
 
 
-def cut_to_target(job: Job, target: Target, base: np.ndarray) -> Chosen:
-    """The cut to a number of heads, or the first that saves enough parameters or time."""
-    if target.heads is not None:
-        number = target.head_count(job.total)
-        way = [n for n in counts(job.total, COARSE)[1:] if n < number] if _again(job.method) else []
-        made = deque(job.cuts([*way, number]), maxlen=1)
-        if not made:
-            raise HeadcountError(f"{number} heads are too few to take equally many from every layer")
-        return made[0], (job.point(made[0], base),)
-    _refuse_impossible(job, target)
-    found: list[Cut] = []
-    for cut in job.cuts(counts(job.total, job.step)[1:]):
-        found.append(job.without(cut.removed))
-        if _reached(job, target, cut.model):
-            break
-    else:
-        raise HeadcountError("even the largest cut that was tried does not reach what was asked for")
-    previous = found[-2].removed if len(found) > 1 else ()
-    cut = found[-1]
-    if not job.uniform and set(previous) <= set(cut.removed):
-        order = [*previous, *(head for head in cut.removed if head not in set(previous))]
-        low, high = len(previous), len(order)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if _reached(job, target, remove(job.model, order[:middle])) else (middle, high)
-        cut = job.without(order[:high]) if high < len(order) else cut
-    return cut, (job.point(cut, base),)
-
-
-def _refuse_impossible(job: Job, target: Target) -> None:
-    """Say at once what can be had if all that may go went."""
-    found = anatomy(job.model)
-    without = remove(job.model, removable(of_kinds(found, job.kinds), job.keep_at_least, found.heads))
-    if target.params is not None and _saved(job.model, without) < target.params:
+def _refuse_impossible(search: CutSearch, select_task: Task) -> None:
+    """Say at once what removing every candidate would save, if that is not enough."""
+    smallest = remove(search.model, search.candidates)
+    params, speedup = search.settings.params, search.settings.speedup
+    if params is not None and _saved(search.model, smallest) < params:
         raise HeadcountError(
-            f"{target.params:.1%} of the parameters cannot be saved: all heads that may go hold "
-            f"{_saved(job.model, without):.1%} of them"
+            f"{params:.1%} of the parameters cannot be saved: the {search.total} removable heads hold "
+            f"{_saved(search.model, smallest):.1%} of them"
         )
-    if target.speedup is not None:
-        most = measure_speed(job.model, without, job.select).speedup
-        if most < target.speedup:
+    if speedup is not None:
+        most = measure_speed(search.model, smallest, select_task).speedup
+        if most < speedup:
             raise HeadcountError(
-                f"{target.speedup:g} times as fast cannot be had: without any head that may go the model is "
+                f"a speedup of {speedup:g} cannot be reached: without its {search.total} removable heads the model is "
                 f"{most:.2f} times as fast here"
             )
 
 
-def _reached(job: Job, target: Target, smaller: Any) -> bool:
-    if target.params is not None:
-        return _saved(job.model, smaller) >= target.params
-    assert target.speedup is not None
-    return measure_speed(job.model, smaller, job.select).speedup >= target.speedup
+def _is_enough(search: CutSearch, select_task: Task, smaller: Any) -> bool:
+    if search.settings.params is not None:
+        return _saved(search.model, smaller) >= search.settings.params
+    assert search.settings.speedup is not None
+    return measure_speed(search.model, smaller, select_task).speedup >= search.settings.speedup
 
 
 def _saved(model: Any, smaller: Any) -> float:
     before, after = (sum(p.numel() for p in one.parameters()) for one in (model, smaller))
     return 1 - after / before
-
-
-def _again(method: str) -> bool:
-    return method in SEARCHES and SEARCHES[method].again
 
 
 @dataclass(frozen=True)
@@ -218,7 +181,7 @@ class Budget:
 
     @classmethod
     def of(cls, metric: Metric, points: float, base: float) -> Budget:
-        """The budget of so many points under a metric.
+        """The budget of this many points under a metric.
 
         >>> from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE
         >>> Budget.of(CLASSIFICATION["accuracy"], 0.5, base=0.88).allowed
@@ -226,8 +189,6 @@ class Budget:
         >>> Budget.of(LANGUAGE["perplexity"], 2, base=50.0).allowed  # two percent, upwards
         1.0
         """
-        if not points >= 0:
-            raise HeadcountError(f"the largest drop is in points and not negative; got {points:g}")
         point = metric.points * (abs(base) if metric.relative and base else 1.0)
         return cls(points, points * point, point, base, metric.higher_is_better)
 
@@ -248,18 +209,19 @@ def largest_within(drops: Sequence[float], errors: Sequence[float], allowed: flo
     >>> largest_within([0.02, 0.03], [0.01] * 2, allowed=0.005) is None
     True
 
-    Taken one by one, the luckiest of many measurements would be chosen, and its luck does not last. More heads gone
-    cannot really be better, so drops are first made to rise (isotonic regression, weighted by their certainty), which
-    lends each the evidence of its neighbours; and the drop as measured must be within the budget, too.
+    Judged one by one, the luckiest of many measurements would be chosen, and its luck does not last. Removing more
+    heads cannot really be better, so drops are first made to rise (isotonic regression, weighted by their certainty),
+    which lends each the evidence of its neighbours; the drop as measured must be within the budget, too.
 
-    drops, errors: measured drops of growing cuts and their standard errors. caution: standard errors to stay away.
+    drops, errors: measured drops of growing cuts and their standard errors.
+    caution: how many standard errors to stay within the budget.
     """
     good = believable(drops, errors) + caution * np.asarray(errors, float) <= allowed + 1e-12
     return int(np.flatnonzero(good)[-1]) if good.any() else None
 
 
 def surely_beyond(drops: Sequence[float], errors: Sequence[float], allowed: float, caution: float = 0.0) -> bool:
-    """Whether the last two cuts both are two standard errors beyond what may be chosen: no larger one will be.
+    """Whether the last two cuts are both two standard errors beyond the budget, so that no larger one will be chosen.
 
     >>> surely_beyond([0.0, 0.03, 0.03], [0.01] * 3, allowed=0.015), surely_beyond([0.03], [0.01], allowed=0.0)
     (False, False)

@@ -1,4 +1,4 @@
-"""What a pruning job would do, and about how long it would take here, from timing one batch."""
+"""`forecast`: what a pruning job would do, and about how long each step would take here, from timing one batch."""
 
 from __future__ import annotations
 
@@ -8,68 +8,48 @@ import torch
 
 from headcount.bench import seconds_per_token
 from headcount.pruning.calibration import CALIBRATION_TOKENS
-from headcount.pruning.curve import counts, of_kinds, removable
 from headcount.pruning.cut_size import COARSE
-from headcount.pruning.search import SEARCHES
-from headcount.pruning.settings import Target
-from headcount.pruning.splits import SCORE_EXAMPLES, keep_apart, refuse_headless
+from headcount.pruning.selection import counts, removable
+from headcount.pruning.settings import Pruning
+from headcount.pruning.splits import refuse_headless, split_data
 from headcount.scoring import head_gradients
 from headcount.structure import anatomy, device_of
 from headcount.tasks import Task
 
 
 def forecast(
-    model: Any,
-    score_task: Task,
-    select_task: Task,
-    test_task: Task | None,
-    max_drop: float | None,
-    target: Target,
-    *,
-    method: str,
-    compensation: str,
-    step: float = 0.05,
-    kinds: Any = None,
-    keep_at_least: int = 0,
-    recovery: Any = None,
-    seed: int = 0,
-    allow_overlap: bool = False,
-    **_: Any,
+    model: Any, score_task: Task, select_task: Task, test_task: Task | None, settings: Pruning
 ) -> dict[str, Any]:
-    """The steps of the job and their seconds: `steps` [{what, seconds}], `seconds` and a `text`; nothing is changed."""
+    """The steps of `prune` and their seconds: `steps` [{what, seconds}], `seconds` and a `text`; nothing is changed."""
     refuse_headless(model)
-    data = keep_apart(score_task, select_task, test_task, SCORE_EXAMPLES, seed, allow_overlap)
+    data = split_data(score_task, select_task, test_task, settings)
     found = anatomy(model)
-    total = len(removable(of_kinds(found, kinds), keep_at_least, found.heads))
-    search = SEARCHES[method]
-    numbers = counts(total, step if target.heads is None else COARSE)[1:]
-    if target.heads is not None:
-        goal = target.head_count(total)
-        numbers = [*(n for n in numbers if n < goal and search.again), goal]
-    forward, backward, judging = _costs(model, data.score, data.select)
-    tokens = {name: sum(task.lengths) for name, task in vars(data).items() if name != "remarks"}
-    calibration = min(CALIBRATION_TOKENS, tokens["score"]) if compensation == "refit" else 0
-    evaluations = len(numbers) if target.heads is None else 1
+    total = len(removable(found.heads_of(settings.kinds), settings.keep_at_least))
+    numbers = counts(total, settings.step if settings.heads is None else COARSE)[1:]
+    if settings.heads is not None:
+        number = settings.head_count(total)
+        numbers = [*(n for n in numbers if n < number and settings.reestimates), number]
+    forward, backward, evaluation = _costs(model, data.score, data.select)
+    score, select, test = (sum(task.lengths) for task in (data.score, data.select, data.test))  # tokens
+    calibration = min(CALIBRATION_TOKENS, score) if settings.compensation == "refit" else 0
+    scored = len(numbers) - 1 if settings.reestimates else 0  # times, after the first
+    evaluated = len(numbers) if settings.heads is None else 1
     steps = [
-        (f"score {len(found.heads)} heads on {len(data.score)} examples", backward * tokens["score"]),
+        (f"score {len(found.heads)} heads on {len(data.score):,} examples", backward * score),
         (
-            f"try up to {len(numbers)} cuts ({method}, compensation {compensation})",
-            (len(numbers) - 1) * backward * tokens["score"] * search.again + len(numbers) * 2 * forward * calibration,
+            f"try up to {len(numbers)} cuts ({settings.method}, compensation {settings.compensation})",
+            scored * backward * score + len(numbers) * 2 * forward * calibration,
         ),
-        (f"evaluate them on {len(data.select)} examples", evaluations * judging * tokens["select"]),
+        (f"evaluate them on {len(data.select):,} examples", evaluated * evaluation * select),
     ]
-    if recovery is not None:
-        trained = recovery.epochs * sum(score_task.lengths)
-        steps.append((f"recover for {recovery.epochs} epochs on {len(score_task)} examples", 1.5 * backward * trained))
-    steps.append((f"prove it on {len(data.test)} examples", 2 * judging * tokens["test"]))
+    if settings.recovery is not None:
+        epochs, tokens = settings.recovery.epochs, sum(score_task.lengths)
+        steps.append((f"recover for {epochs} epochs on {len(score_task):,} examples", 1.5 * backward * epochs * tokens))
+    steps.append((f"test on {len(data.test):,} held-out examples", 2 * evaluation * test))
     seconds = sum(time for _, time in steps)
-    if target.given:
-        goal_text = ", ".join(f"{name} {value:g}" for name, value in vars(target).items() if value is not None)
-    else:
-        goal_text = f"a drop of at most {max_drop:g} points"
-    lines = [f"Would cut {total} heads that may go, for {goal_text}:"]
+    lines = [f"Would prune for {settings.goal}, with {total} removable heads:"]
     lines += [f"  {what}: about {_duration(time)}" for what, time in steps]
-    lines += [*data.remarks, f"In all about {_duration(seconds)} here, at most."]
+    lines += [*data.remarks, f"In all at most about {_duration(seconds)} here."]
     return {
         "steps": [{"what": what, "seconds": time} for what, time in steps],
         "seconds": seconds,
@@ -85,13 +65,13 @@ def _costs(model: Any, score: Task, select: Task) -> tuple[float, float, float]:
         with torch.inference_mode():
             score.outputs(model.eval(), batch)
 
-    def judge(batch: Any) -> None:
+    def decode(batch: Any) -> None:
         with torch.inference_mode():
             select.decode(model.eval(), batch)
 
     plain = seconds_per_token(score, forward, device)
     scoring = seconds_per_token(score, lambda batch: head_gradients(model, score.subset(batch.indices)), device)
-    return plain, scoring, seconds_per_token(select, judge, device) if select.generates else plain
+    return plain, scoring, seconds_per_token(select, decode, device) if select.generates else plain
 
 
 def _duration(seconds: float) -> str:

@@ -1,29 +1,24 @@
-"""`prune`: the whole job, from a model to a smaller one that has been shown to be as good."""
+"""`prune`: the whole job, from a model to a smaller one that was tested against it on held-out data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headcount.bench import measure_speed
-from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
-from headcount.pruning.calibration import Calibration
-from headcount.pruning.curve import of_kinds, removable
-from headcount.pruning.cut_size import Budget, Job, cut_to_target, cut_within
+from headcount.pruning.cut_size import Budget, choose_cut
 from headcount.pruning.pruned import Pruned
-from headcount.pruning.search import DEFAULT, Cut, Journal
-from headcount.pruning.settings import Target
-from headcount.pruning.splits import SCORE_EXAMPLES, keep_apart, refuse_headless
+from headcount.pruning.search import CutSearch
+from headcount.pruning.settings import Pruning
+from headcount.pruning.splits import refuse_headless, split_data
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import noninferior, paired_bootstrap
-from headcount.structure import anatomy
 from headcount.tasks import Task
-from headcount.training import Recovery, recover
+from headcount.training import recover
 
-Progress = Callable[[str, float], None]
-VERDICT_POINTS = 1.0  # what the verdict asks for where no drop was given
+VERDICT_POINTS = 1.0  # the margin of the verdict where no drop was given
 
 
 def prune(
@@ -33,97 +28,60 @@ def prune(
     test_task: Task | None = None,
     max_drop: float | None = None,
     *,
-    heads: float | int | None = None,
-    params: float | None = None,
-    speedup: float | None = None,
-    method: str = DEFAULT,
-    compensation: str = "refit",
-    uniform: bool = False,
-    kinds: Sequence[str] | None = None,
-    keep_at_least: int = 0,
-    step: float = 0.05,
-    caution: float = 0.0,
-    recovery: Recovery | None = None,
-    score_examples: int = SCORE_EXAMPLES,
-    seed: int = 0,
-    allow_overlap: bool = False,
+    settings: Pruning | None = None,
     run: str | Path | RunDirectory | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str, float], None] | None = None,
+    **knobs: Any,
 ) -> Pruned:
-    """Remove as many heads as a budget allows, make up for them, and prove it on data that no choice was made on.
+    """Remove as many heads as a budget allows, compensate for them, and test the result on held-out data.
 
-    score_task: what heads are scored and compensated on, such as training data. select_task: what the size of the cut
-    is chosen on. test_task: what proves it; without one, half of `select_task` does.
-    max_drop: in points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and
-    loss. heads, params, speedup: instead (or besides, for the verdict alone), how far to cut.
-    method: one of `headcount.pruning.SEARCHES`. compensation: refit, mean or none.
-    caution: standard errors of the drop to stay away from the budget when the size of the cut is chosen.
-    uniform: the same number of heads in every layer. recovery: fine-tune afterwards.
-    run: a run directory; the same call goes on there where it was interrupted, to the same result.
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> from headcount.tasks import Classification
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
+    >>> train = [{"text": "fine", "label": 1}, {"text": "dull", "label": 0}]
+    >>> dev = [{"text": f"{word} film", "label": int("fine" in word)} for word in ("fine", "a fine", "dull", "a dull")]
+    >>> train, dev = (Classification(rows, word_tokenizer("a fine dull film")) for rows in (train, dev))
+    >>> pruned = prune(BertForSequenceClassification(config).eval(), train, dev, heads="50%")
+    >>> len(pruned.removed), pruned.left, pruned.remarks
+    (4, 4, ('No test data: 2 examples for selection, 2 for testing.',))
+
+    score_task: data to score heads and compensate on, such as training data. select_task: data to choose the size of
+        the cut on. test_task: held-out data for the verdict; without it, half of `select_task` is held out.
+    max_drop: the largest drop, in points. knobs: any other field of `Pruning`, by name.
+    settings: instead of the knobs, or to be changed by them.
+    run: a run directory; the same call resumes there where it was interrupted, to the same result.
     progress: called with what is being done and the share done.
     """
-    target = Target(heads, params, speedup)
-    if max_drop is None and not target.given:
-        raise HeadcountError("say how far to cut: a largest drop in points, or heads, params or speedup")
+    settings = Pruning.of(settings, **({} if max_drop is None else {"max_drop": max_drop}), **knobs)
     refuse_headless(model)
-    data = keep_apart(score_task, select_task, test_task, score_examples, seed, allow_overlap)
+    data = split_data(score_task, select_task, test_task, settings)
     tell = progress or (lambda what, share: None)
     signature = {
         "model": model_signature(model),
         "score": data.score.signature(),
         "select": data.select.signature(),
         "test": data.test.signature(),
-        "target": vars(target),
-        "max_drop": max_drop,
-        "method": method,
-        "compensation": compensation,
-        "uniform": uniform,
-        "kinds": kinds,
-        "keep_at_least": keep_at_least,
-        "step": step,
-        "caution": caution,
-        "recovery": None if recovery is None else vars(recovery),
-        "seed": seed,
+        **settings.signature(),
         "versions": versions(),
     }
     with open_run(run, signature) as directory:
         tell("calibrating", 0.0)
-        job = Job(
-            model=model,
-            score=data.score,
-            select=data.select,
-            method=method,
-            how=compensation,
-            kinds=kinds,
-            keep_at_least=keep_at_least,
-            uniform=uniform,
-            step=step,
-            caution=caution,
-            total=len(removable(of_kinds(anatomy(model), kinds), keep_at_least)),
-            calibration=None if compensation == "none" else Calibration(model, data.score, seed=seed),
-            journal=Journal(directory),
-            progress=lambda share: tell("searching", share),
-        )
-        base = job.statistics(Cut((), lambda: model))
-        if target.given:
-            cut, path = cut_to_target(job, target, base)
-        else:
-            assert max_drop is not None
-            whole = float(data.select.metric.of_sums(base.sum(0)))
-            cut, path = cut_within(job, Budget.of(data.select.metric, max_drop, whole), base)
+        search = CutSearch(model, data.score, settings, run=directory, progress=lambda share: tell("searching", share))
+        cut, tried = choose_cut(search, data.select)
         smaller: Any = cut.model
         scores: list[float] = []
-        if recovery is not None:
+        if settings.recovery is not None:
             scores = recover(
                 smaller,
                 score_task,
                 data.select,
-                recovery,
+                settings.recovery,
                 whole=model,
                 directory=None if directory is None else directory.path / "recovery",
                 progress=lambda share: tell("recovering", share),
             )
-    tell("proving", 0.0)
+    tell("testing", 0.0)
     return Pruned(
         model=smaller,
         removed=tuple(sorted(cut.removed)),
@@ -131,22 +89,21 @@ def prune(
         parameters_before=_parameters(model),
         parameters_after=_parameters(smaller),
         speed=measure_speed(model, smaller, data.test),
-        method=method,
-        compensation=compensation,
-        path=path,
+        settings=settings,
+        path=tried,
         recovery=tuple(scores),
         remarks=data.remarks,
         signature=signature,
-        **_proof(model, smaller, data.test, max_drop),
+        **_test(model, smaller, data.test, settings),
     )
 
 
-def _proof(whole: Any, smaller: Any, test: Task, max_drop: float | None) -> dict[str, Any]:
+def _test(whole: Any, smaller: Any, task: Task, settings: Pruning) -> dict[str, Any]:
     """Before and after on the test data, and the verdict."""
-    metric = test.metric
-    base, after = evaluate(whole, test).of(), evaluate(smaller, test).of()
+    metric = task.metric
+    base, after = evaluate(whole, task).of(), evaluate(smaller, task).of()
     score = float(metric.of_sums(base.sum(0)))
-    budget = Budget.of(metric, VERDICT_POINTS if max_drop is None else max_drop, score)
+    budget = Budget.of(metric, VERDICT_POINTS if settings.max_drop is None else settings.max_drop, score)
     tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=2000)
     verdict = noninferior(base, after, metric.of_sums, budget.allowed, higher_is_better=metric.higher_is_better)
     return {
@@ -157,7 +114,7 @@ def _proof(whole: Any, smaller: Any, test: Task, max_drop: float | None) -> dict
         "high": float(tested.high[0]),
         "max_drop": budget.points,
         "verdict": verdict,
-        "test_n": len(test),
+        "test_n": len(task),
     }
 
 

@@ -1,7 +1,8 @@
-"""`Pruned`: what came out of a pruning job, with the evidence for it, and how it is told."""
+"""`Pruned`: the result of a pruning job with the evidence for it, as JSON and in words."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from headcount.bench import Speed
 from headcount.heads import Head
 from headcount.pruning.curve import Point
 from headcount.pruning.cut_size import Budget
+from headcount.pruning.settings import Pruning
 from headcount.stats import NonInferiority
 from headcount.structure import anatomy
 from headcount.tasks import Metric
@@ -16,11 +18,11 @@ from headcount.tasks import Metric
 
 @dataclass(frozen=True, eq=False)
 class Pruned:
-    """A smaller model and how it was found.
+    """A smaller model, how it was found, and how it compares.
 
-    before, after: metric on the test data, which no choice was made on; change, low, high: after minus before with its
-    paired 95% interval. verdict: whether the data show that the drop is within the budget.
-    path: the cuts that were tried on the selection data. recovery: metric there before and after each epoch.
+    before, after: metric on held-out test data; change, low, high: after minus before with its paired 95% interval.
+    max_drop: the margin of the verdict, in points. verdict: whether the data show that the drop is within it.
+    path: the cuts that were measured on the selection data. recovery: metric there before and after each epoch.
     """
 
     model: Any
@@ -37,8 +39,7 @@ class Pruned:
     parameters_before: int
     parameters_after: int
     speed: Speed | None
-    method: str
-    compensation: str
+    settings: Pruning
     path: tuple[Point, ...] = ()
     recovery: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -50,14 +51,11 @@ class Pruned:
         return len(anatomy(self.model).heads)
 
     def to_json(self) -> dict[str, Any]:
-        """What `headcount prune --json` says, but for the path."""
+        """What `headcount prune --json` prints, except for the path of the saved model."""
         return {
             **self.metric.facts(),
             "n": self.test_n,
-            "removed": [str(head) for head in self.removed],
-            "left": self.left,
-            "kept": [str(head) for head in anatomy(self.model).heads],
-            "left_by_site": {site.name: len(site.kept) for site in anatomy(self.model).sites},
+            **remaining_heads(self.model, self.removed),
             "before": self.before,
             "after": self.after,
             "change": self.change,
@@ -70,8 +68,8 @@ class Pruned:
             "parameters_before": self.parameters_before,
             "parameters_after": self.parameters_after,
             "speed": None if self.speed is None else vars(self.speed),
-            "method": self.method,
-            "compensation": self.compensation,
+            "method": self.settings.method,
+            "compensation": self.settings.compensation,
             "recovery": list(self.recovery),
             "remarks": list(self.remarks),
             "tried": [
@@ -82,13 +80,13 @@ class Pruned:
         }
 
     def report(self, path: str | None = None) -> str:
-        """The end of `headcount prune`, in plain text."""
-        lines = ["Heads left:", *_layers(self.model), ""]
+        """What `headcount prune` prints at the end."""
+        lines = ["Heads left:", *_heads_by_layer(self.model), ""]
         digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
-        gone = len(self.removed)
-        lines.append(f"{gone} of {gone + self.left} heads removed ({gone / max(1, gone + self.left):.0%}).")
+        removed, total = len(self.removed), len(self.removed) + self.left
+        lines.append(f"{removed} of {total} heads removed ({removed / max(1, total):.0%}).")
         lines.append(
-            f"{self.metric.name} on {self.test_n} examples that no choice was made on: "
+            f"{self.metric.name} on {self.test_n:,} held-out examples: "
             f"{self.before:.{digits}f} before, {self.after:.{digits}f} after "
             f"({self.change:+.{digits}f}, 95% interval {self.low:+.{digits}f} to {self.high:+.{digits}f})."
         )
@@ -101,31 +99,50 @@ class Pruned:
                 f"({self.speed.speedup:.2f} times as fast in paired rounds, "
                 f"95% interval {self.speed.low:.2f} to {self.speed.high:.2f})."
             )
-        lines += self.remarks
-        if path is not None:
-            lines += [f"Saved to {path}. Load it with:", f'  import headcount; model = headcount.load("{path}")']
-        return "\n".join(lines)
-
-    def _bound(self) -> float:
-        """The largest drop that the data allow, in points."""
-        budget = Budget.of(self.metric, self.max_drop, self.before)
-        return budget.in_points(max(0.0, budget.drop(self.before + self.verdict.bound)))
+        return "\n".join([*lines, *self.remarks, *how_to_load(path)])
 
     def _verdict(self) -> str:
-        unit = "percent" if self.metric.relative else "point" if self.max_drop == 1 else "points"
-        budget = f"{self.max_drop:g} {unit}"
+        """The result of the non-inferiority test, in points."""
+        budget = Budget.of(self.metric, self.max_drop, self.before)
+        margin = _in_words(f"{self.max_drop:g}", self.metric)
         if self.verdict.shown:
-            return f"Shown with this data: the drop is at most {budget} (one-sided 95% bound {self._bound():.2f})."
+            bound = budget.in_points(max(0.0, budget.drop(self.before + self.verdict.bound)))
+            return f"Non-inferior: drop ≤ {margin}, 95% confidence (one-sided bound {bound:.2f})."
         needed = self.verdict.examples_needed
-        if needed is None:
-            return f"Not shown: on this data the drop is larger than {budget}, and more examples would not change that."
-        return (
-            f"Not shown with this much data that the drop is at most {budget}; about {needed:,} examples would show it."
-        )
+        if needed is not None:
+            return f"Not shown to be non-inferior within {margin}: about {needed:,} examples would be needed."
+        drop = _in_words(f"{budget.in_points(budget.drop(self.after)):.2f}", self.metric)
+        return f"Not shown to be non-inferior within {margin}: the measured drop is {drop}."
 
 
-def _layers(model: Any) -> list[str]:
-    """One line per attention kind, for example `  encoder  0: 3/12  1: 5/12`."""
+def remaining_heads(model: Any, removed: Iterable[Head]) -> dict[str, Any]:
+    """What the JSON of every result with removed heads says about heads: which were removed, and which are left."""
+    found = anatomy(model)
+    return {
+        "removed": [str(head) for head in removed],
+        "left": len(found.heads),
+        "kept": [str(head) for head in found.heads],
+        "left_by_site": {site.name: len(site.kept) for site in found.sites},
+    }
+
+
+def how_to_load(path: str | None) -> list[str]:
+    """The last lines of a report about a saved model; none if it was not saved.
+
+    >>> how_to_load("small")
+    ['Saved to small. Load it with:', '  import headcount; model = headcount.load("small")']
+    """
+    if path is None:
+        return []
+    return [f"Saved to {path}. Load it with:", f'  import headcount; model = headcount.load("{path}")']
+
+
+def _in_words(number: str, metric: Metric) -> str:
+    return f"{number} {'percent' if metric.relative else 'point' if number == '1' else 'points'}"
+
+
+def _heads_by_layer(model: Any) -> list[str]:
+    """One line per kind of attention, for example `  encoder  0: 3/12  1: 5/12`."""
     lines: dict[str, list[str]] = {}
     for site in anatomy(model).sites:
         lines.setdefault(site.kind, []).append(f"{site.layer}: {len(site.kept)}/{site.original}")

@@ -1,62 +1,188 @@
-"""How far to cut: within a drop, or to a number of heads, parameters or a speed."""
+"""`Pruning`: every setting of a pruning job, documented and checked in one place.
+
+A new setting is a field here, with its check, and an option of the same name in cli/prune.py: the whole object is
+handed to the search, the choice of the cut's size, the forecast, and the signature of the run.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, unknown
+from headcount.pruning.compensation import COMPENSATIONS
+from headcount.pruning.selection import SEARCHES, counts
+from headcount.training import Recovery
+
+OVERLAPS = ("refuse", "drop", "allow")
+SIZES = ("heads", "params", "speedup")  # ways to ask for a cut of a certain size
 
 
 @dataclass(frozen=True)
-class Target:
-    """What the cut is for; exactly one of these, or `max_drop` alone.
+class Pruning:
+    """How far to cut a model, and how.
 
-    heads: so many heads less, a share as a float or a number as an int. params: this share of all parameters less.
-    speedup: so many times as fast, measured.
+    >>> Pruning(max_drop=0.5).method
+    'search'
+    >>> Pruning(heads="50%", kinds="encoder,cross")  # as text, too
+    Pruning(heads=0.5, kinds=('encoder', 'cross'))
+    >>> Pruning(heads=36, speedup=1.2)
+    Traceback (most recent call last):
+    headcount.errors.HeadcountError: heads and speedup both set the size of the cut; give heads=… or speedup=…
+
+    max_drop: the largest drop, in points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of
+        perplexity and loss. The largest cut within it is searched for; beside a size, it is for the verdict alone.
+    heads: instead, how many heads to remove: a share (0.5 or "50%") or a number (36).
+    params: instead, the share of all parameters to save (0.1 or "10%").
+    speedup: instead, how many times as fast the model should become, as measured here.
+    method: how heads are chosen, one of `SEARCHES`.
+    compensation: how the remaining heads are adjusted, one of `COMPENSATIONS`.
+    uniform: remove the same number of heads in every layer.
+    kinds: only heads of these kinds, such as ("encoder", "cross"); by default all.
+    keep_at_least: heads to keep in every site.
+    step: how many heads each step of the search removes: a share below 1, or a number.
+    caution: how many standard errors of the drop to stay within `max_drop` when the size of the cut is chosen.
+    recovery: fine-tune afterwards.
+    score_examples: score heads on at most this many examples, drawn at random; on more, their order changes little.
+    seed: of everything random.
+    overlap: what to do with rows that two data sets share: refuse them, drop them from the later one, or allow them.
     """
 
+    max_drop: float | None = None
     heads: float | int | None = None
     params: float | None = None
     speedup: float | None = None
+    method: str = "search"
+    compensation: str = "refit"
+    uniform: bool = False
+    kinds: tuple[str, ...] | None = None
+    keep_at_least: int = 0
+    step: float = 0.05
+    caution: float = 0.0
+    recovery: Recovery | None = None
+    score_examples: int = 1024
+    seed: int = 0
+    overlap: str = "refuse"
 
     def __post_init__(self) -> None:
-        given = [name for name in ("heads", "params", "speedup") if getattr(self, name) is not None]
+        self._set(heads=_number("heads", self.heads), params=_number("params", self.params), kinds=_names(self.kinds))
+        self._check_size()
+        if self.method not in SEARCHES:
+            raise HeadcountError(unknown("pruning method", self.method, SEARCHES))
+        if self.compensation not in COMPENSATIONS:
+            raise HeadcountError(unknown("compensation", self.compensation, COMPENSATIONS))
+        if self.overlap not in OVERLAPS:
+            raise HeadcountError(unknown("overlap", self.overlap, OVERLAPS))
+        for name, least in (("keep_at_least", 0), ("caution", 0), ("score_examples", 1)):
+            value = getattr(self, name)
+            if not value >= least:
+                raise HeadcountError(f"{name} is {value:g}", advice=f"give {{{name}}} a number, {least} or more")
+        counts(1, self.step)  # refuses what is not a step
+        if self.kinds == ():
+            raise HeadcountError("no kind of head is named", advice="give {kinds} a name, or leave it out for all")
+        if self.recovery is not None and not isinstance(self.recovery, Recovery):
+            raise HeadcountError(f"recovery is {self.recovery!r}", advice="give {recovery} a Recovery(epochs)")
+
+    def _check_size(self) -> None:
+        given = [name for name in SIZES if getattr(self, name) is not None]
         if len(given) > 1:
-            raise HeadcountError(f"--{given[0]} and --{given[1]} say two things at once; give one of them")
-        if self.heads is not None and (self.heads <= 0 or (isinstance(self.heads, float) and self.heads > 1)):
-            raise HeadcountError(f"heads is a share such as 50% or a number of heads, not {self.heads:g}")
+            raise HeadcountError(
+                f"{given[0]} and {given[1]} both set the size of the cut",
+                advice=f"give {{{given[0]}}} or {{{given[1]}}}",
+            )
+        if not given and self.max_drop is None:
+            raise HeadcountError(
+                "how far to cut is not given", advice="give {max_drop} in points, or {heads}, {params} or {speedup}"
+            )
+        if self.max_drop is not None and not self.max_drop >= 0:
+            raise HeadcountError(
+                f"the largest drop is {self.max_drop:g}", advice="give {max_drop} in points, 0 or more"
+            )
+        if self.heads is not None and (not self.heads > 0 or (isinstance(self.heads, float) and self.heads > 1)):
+            raise HeadcountError(
+                f"{self.heads:g} is neither a share nor a number of heads", advice="give {heads} as 50% or as 36"
+            )
         if self.params is not None and not 0 < self.params < 1:
-            raise HeadcountError(f"params is the share of all parameters to save, such as 10%, not {self.params:g}")
-        if self.speedup is not None and self.speedup <= 1:
-            raise HeadcountError(f"speedup is how many times as fast, above 1, not {self.speedup:g}")
+            raise HeadcountError(
+                f"{self.params:g} is not a share of the parameters", advice="give {params} between 0 and 1, as 10%"
+            )
+        if self.speedup is not None and not self.speedup > 1:
+            raise HeadcountError(f"a speedup of {self.speedup:g} is not faster", advice="give {speedup} above 1")
+
+    @classmethod
+    def of(cls, settings: Pruning | None = None, **knobs: Any) -> Pruning:
+        """Settings by their names, or given settings with some of them changed.
+
+        >>> Pruning.of(Pruning(max_drop=0.5), caution=1)
+        Pruning(max_drop=0.5, caution=1)
+        >>> Pruning.of(max_drop=0.5, keep_atleast=1)
+        Traceback (most recent call last):
+        headcount.errors.HeadcountError: unknown setting of prune 'keep_atleast'; did you mean 'keep_at_least'? ...
+        """
+        names = [one.name for one in fields(cls)]
+        for name in knobs:
+            if name not in names:
+                raise HeadcountError(unknown("setting of prune", name, names))
+        return cls(**knobs) if settings is None else replace(settings, **knobs)
 
     @property
-    def given(self) -> bool:
-        """Whether the size of the cut is asked for, not searched for within a drop."""
-        return any(value is not None for value in (self.heads, self.params, self.speedup))
+    def is_sized(self) -> bool:
+        """Whether the size of the cut is given, and not searched for within a drop."""
+        return any(getattr(self, name) is not None for name in SIZES)
+
+    @property
+    def reestimates(self) -> bool:
+        """Whether heads are scored again after each step of the search."""
+        return SEARCHES[self.method].reestimated
+
+    @property
+    def goal(self) -> str:
+        """How far to cut, in words.
+
+        >>> Pruning(heads=0.5).goal, Pruning(max_drop=1).goal
+        ('heads 0.5', 'a drop of at most 1 points')
+        """
+        if not self.is_sized:
+            return f"a drop of at most {self.max_drop:g} points"
+        return next(f"{name} {getattr(self, name):g}" for name in SIZES if getattr(self, name) is not None)
 
     def head_count(self, total: int) -> int:
-        """The number of heads to remove, of `total` that may go."""
+        """How many of `total` removable heads to remove, where `heads` is given."""
         assert self.heads is not None
         number = self.heads if isinstance(self.heads, int) else round(self.heads * total)
         if number > total:
-            raise HeadcountError(f"{number} heads cannot go: only {total} of them may")
+            raise HeadcountError(f"{number} heads cannot be removed: only {total} are removable")
         if number < 1:
-            raise HeadcountError(f"{self.heads:.2%} of {total} heads is less than one")
+            raise HeadcountError(f"{self.heads:.2%} of {total} heads is less than one head")
         return number
 
+    def signature(self) -> dict[str, Any]:
+        """Every setting as plain data, for signatures and run directories."""
+        return asdict(self)
 
-def share_or_number(text: str | None, name: str) -> float | int | None:
-    """Read `50%`, `0.5` or `36`.
+    def __repr__(self) -> str:
+        changed = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        return f"Pruning({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
 
-    >>> share_or_number("50%", "heads"), share_or_number("36", "heads")
-    (0.5, 36)
-    """
-    if text is None:
-        return None
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def _number(name: str, value: Any) -> Any:
+    """`50%`, `0.5` or `36` as a number; what is a number already, or None, stays."""
+    if not isinstance(value, str):
+        return value
     try:
-        if text.isdigit():
-            return int(text)
-        return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
+        if name == "heads" and value.isdigit():
+            return int(value)
+        return float(value.removesuffix("%")) / 100 if value.endswith("%") else float(value)
     except ValueError:
-        raise HeadcountError(f"--{name} {text}: write a share such as 50%, or a number") from None
+        raise HeadcountError(f"{name} is {value!r}", advice=f"give {{{name}}} as a share such as 50%") from None
+
+
+def _names(kinds: Any) -> tuple[str, ...] | None:
+    """Names in a text with commas between them, or in a sequence."""
+    if kinds is None:
+        return None
+    return tuple(name.strip() for name in kinds.split(",") if name.strip()) if isinstance(kinds, str) else tuple(kinds)

@@ -1,24 +1,23 @@
-"""Three purposes, three sets of rows: what scores, what chooses and what proves are kept apart."""
+"""Three data sets that share no row: for scoring heads, for selecting the cut, and for testing it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headcount.errors import BadData, HeadcountError
+from headcount.errors import BadData, HeadcountError, unknown
+from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.scoring import refuse_one_class
 from headcount.structure import anatomy
 from headcount.tasks import Task
 
-SCORE_EXAMPLES = 1024  # on more, an order of heads changes little
-
 
 @dataclass(frozen=True)
-class Data:
-    """What scores, what chooses and what proves, kept apart."""
+class Splits:
+    """The data of a pruning job, and what the user should know about it."""
 
     score: Task
     select: Task
@@ -26,43 +25,73 @@ class Data:
     remarks: tuple[str, ...]
 
 
-def keep_apart(
-    score_task: Task, select_task: Task, test_task: Task | None, score_examples: int, seed: int, allow_overlap: bool
-) -> Data:
-    """The data for each purpose; rows in common, and metrics that differ, are refused."""
+def split_data(score_task: Task, select_task: Task, test_task: Task | None, settings: Pruning) -> Splits:
+    """The data for scoring, selection and testing; without test data, half of the selection data is held out."""
     refuse_one_class(score_task)
-    remarks = []
-    refuse_overlap(score_task.keys(), select_task, "the score data", allow_overlap)
+    select_task, remarks = resolve_overlap(score_task.keys(), select_task, "the score data", settings.overlap)
     if test_task is None:
-        select_task, test_task = split_halves(select_task, seed)
-        remarks.append(
-            f"There is no test data, so the data was split: {len(select_task)} examples chose, {len(test_task)} prove."
-        )
+        select_task, test_task = split_in_two(select_task, settings.seed)
+        remarks.append(f"No test data: {len(select_task)} examples for selection, {len(test_task)} for testing.")
     else:
-        refuse_overlap(score_task.keys(), test_task, "the score data", allow_overlap)
-        refuse_overlap(select_task.keys(), test_task, "the data that chooses", allow_overlap)
+        for earlier, what in ((score_task, "the score data"), (select_task, "the selection data")):
+            test_task, dropped = resolve_overlap(earlier.keys(), test_task, what, settings.overlap)
+            remarks += dropped
     if select_task.metric.name != test_task.metric.name:
-        raise BadData(f"one metric chooses and proves, not {select_task.metric.name} and {test_task.metric.name}")
-    if len(score_task) > score_examples:
-        chosen = np.random.default_rng(seed).permutation(len(score_task))[:score_examples]
-        score_task = score_task.subset(sorted(chosen.tolist()))
+        raise BadData(
+            f"selection and testing need one metric, not {select_task.metric.name} and {test_task.metric.name}"
+        )
+    if len(score_task) > settings.score_examples:
+        drawn = np.random.default_rng(settings.seed).permutation(len(score_task))[: settings.score_examples]
+        score_task = score_task.subset(sorted(drawn.tolist()))
         refuse_one_class(score_task)
-        remarks.append(f"Heads were scored on {score_examples} examples, chosen at random.")
-    return Data(score_task, select_task, test_task, tuple(remarks))
+        remarks.append(f"Heads were scored on {settings.score_examples:,} examples, drawn at random.")
+    return Splits(score_task, select_task, test_task, tuple(remarks))
 
 
-def refuse_headless(model: Any) -> None:
-    """A model that has nothing left to remove."""
-    if not anatomy(model).heads:
-        raise HeadcountError("all attention heads of this model have already been removed")
+def resolve_overlap(seen_keys: Iterable[str], task: Task, what: str, overlap: str = "refuse") -> tuple[Task, list[str]]:
+    """A task without the rows that earlier data shares with it, and what the user should know about that.
+
+    >>> from headcount.tasks import BaseTask, Metric
+    >>> metric = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0])
+    >>> train, dev = (BaseTask({"input_ids": [[i] for i in ids]}, metric=metric) for ids in ((1, 2, 3), (3, 4, 5)))
+    >>> rest, remarks = resolve_overlap(train.keys(), dev, "the training data", "drop")
+    >>> len(rest), remarks
+    (2, ['1 of 3 evaluation examples was dropped: it is also in the training data.'])
+
+    seen_keys: the keys of the earlier data, as `task.keys()` gives them. what: how messages name that data.
+    overlap: "refuse" stops at a shared row, "drop" leaves the shared rows out, "allow" keeps them.
+    """
+    if overlap not in OVERLAPS:
+        raise HeadcountError(unknown("overlap", overlap, OVERLAPS))
+    if overlap == "allow":
+        return task, []
+    seen = set(seen_keys)
+    own = [place for place, key in enumerate(task.keys()) if key not in seen]
+    shared = len(task) - len(own)
+    if not shared:
+        return task, []
+    number = f"{shared} of {len(task)} evaluation examples"
+    if overlap == "refuse":
+        first = min(set(range(len(task))) - set(own))
+        places = getattr(task, "places", None)
+        raise BadData(
+            f"{number} are also in {what} (first: {places[first] if places else f'example {first}'})",
+            advice="remove them from the data, or set {overlap} to drop or allow",
+        )
+    if not own:
+        raise BadData(
+            f"all {len(task)} evaluation examples are also in {what}: none would be left", advice="use other data"
+        )
+    verb, rest = ("was", "it is") if shared == 1 else ("were", "they are")
+    return task.subset(own), [f"{number} {verb} dropped: {rest} also in {what}."]
 
 
-def split_halves(task: Task, seed: int = 0) -> tuple[Task, Task]:
+def split_in_two(task: Task, seed: int = 0) -> tuple[Task, Task]:
     """Two random halves of a task that share no example; rows with the same content stay together.
 
     >>> from headcount.tasks import BaseTask, Metric
     >>> metric = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0])
-    >>> one, other = split_halves(BaseTask({"input_ids": [[i] for i in range(10)]}, metric=metric))
+    >>> one, other = split_in_two(BaseTask({"input_ids": [[i] for i in range(10)]}, metric=metric))
     >>> len(one), len(other), len({*one.keys()} & {*other.keys()})
     (5, 5, 0)
     """
@@ -70,28 +99,16 @@ def split_halves(task: Task, seed: int = 0) -> tuple[Task, Task]:
     for place, key in enumerate(task.keys()):
         groups.setdefault(key, []).append(place)
     if len(groups) < 2:
-        raise BadData(f"{len(task)} different examples cannot be split in two: one half chooses, the other proves")
+        raise BadData(f"{len(task)} examples with the same text cannot be split for selection and testing")
     names = list(groups)
-    halves: tuple[list[int], list[int]] = ([], [])
+    parts: tuple[list[int], list[int]] = ([], [])
     for position in np.random.default_rng(seed).permutation(len(names)):
-        smaller = min(halves, key=len)
-        smaller.extend(groups[names[position]])
-    one, other = (task.subset(sorted(half)) for half in halves)
+        min(parts, key=len).extend(groups[names[position]])
+    one, other = (task.subset(sorted(part)) for part in parts)
     return one, other
 
 
-def refuse_overlap(seen: Sequence[str], task: Task, what: str, allow: bool = False) -> int:
-    """How many examples of a task have been seen before; any at all are refused unless they are allowed.
-
-    seen: keys of the examples that a choice was made on. what: how a message names them, "the score data".
-    """
-    known = set(seen)
-    same = [place for place, key in enumerate(task.keys()) if key in known]
-    if same and not allow:
-        places = getattr(task, "places", None)
-        first = places[same[0]] if places else f"example {same[0]}"
-        raise BadData(
-            f"{len(same)} of {len(task)} evaluation examples are also in {what} (first: {first}); "
-            "take them out, or allow it with --allow-overlap (allow_overlap=True)"
-        )
-    return len(same)
+def refuse_headless(model: Any) -> None:
+    """Refuse a model that has no attention head left to remove."""
+    if not anatomy(model).heads:
+        raise HeadcountError("all attention heads of this model have already been removed")

@@ -1,0 +1,208 @@
+"""Which heads to remove: the candidates, how many at a time, and ways to choose among them by their gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headcount.errors import HeadcountError
+from headcount.heads import Head
+from headcount.scoring import normalized
+from headcount.structure import Anatomy
+
+Picker = Callable[[np.ndarray, Sequence[Head], int, "np.ndarray"], list[int]]
+
+
+@dataclass(frozen=True)
+class SearchMethod:
+    """A way to choose heads.
+
+    pick: takes signed gradients (examples, heads), the heads, how many to remove and which are candidates (heads,);
+        gives the positions of those to remove.
+    reestimated: the gradients are taken again after each step, in the pruned model.
+    compensated: … in the pruned and compensated model, which is the one that will be used.
+    about: one line for the documentation.
+    """
+
+    pick: Picker
+    reestimated: bool
+    compensated: bool
+    about: str
+
+
+def by_importance(gradients: np.ndarray, heads: Sequence[Head], count: int, candidates: np.ndarray) -> list[int]:
+    """M19: the smallest E_x |g_h|, normalised per layer and kind."""
+    return _smallest(_normalized_importance(gradients, heads), count, candidates)
+
+
+def by_fisher(gradients: np.ndarray, heads: Sequence[Head], count: int, candidates: np.ndarray) -> list[int]:
+    """The smallest E_x g_h^2: interactions are ignored."""
+    return _smallest((gradients.astype(np.float64) ** 2).mean(0), count, candidates)
+
+
+def by_interactions(gradients: np.ndarray, heads: Sequence[Head], count: int, candidates: np.ndarray) -> list[int]:
+    """The set whose removal costs least, by Fisher interactions and swaps."""
+    return cheapest_set(gradients, count, candidates.tolist())
+
+
+SEARCHES = {
+    "michel": SearchMethod(by_importance, False, False, "M19: importance once, in one order"),
+    "reestimated": SearchMethod(by_importance, True, False, "M19's importance, estimated again after each step"),
+    "fisher": SearchMethod(by_fisher, False, False, "squared gradients once, in one order"),
+    "interactions": SearchMethod(by_interactions, True, False, "Fisher interactions and swaps, estimated again"),
+    "search": SearchMethod(by_interactions, True, True, "the same, estimated again in the compensated model"),
+}
+
+
+def _smallest(scores: np.ndarray, count: int, candidates: np.ndarray) -> list[int]:
+    order = np.argsort(np.where(candidates, scores, np.inf), kind="stable")
+    return [int(i) for i in order[: min(count, int(candidates.sum()))]]
+
+
+def _normalized_importance(gradients: np.ndarray, heads: Sequence[Head]) -> np.ndarray:
+    return normalized(tuple(heads), np.abs(gradients).mean(0, dtype=np.float64))
+
+
+def cheapest_set(gradients: np.ndarray, count: int, candidates: Sequence[bool] | None = None) -> list[int]:
+    """The `count` heads whose joint removal is expected to cost least: chosen greedily, then improved by swaps.
+
+    To second order, with the Fisher information F = E_x[g g^T] in place of the Hessian, removing the set S raises the
+    loss by 1/2 sum_{h, h' in S} F_hh'.
+
+    >>> twins = np.array([[1.0, 1.0, 1.2], [1.0, 1.0, -1.2]])  # heads 0 and 1 pull the same way, 2 another
+    >>> sorted(cheapest_set(twins, 2))
+    [0, 2]
+
+    gradients: (examples, heads), signed. candidates: which heads can be removed; all by default.
+    """
+    gradients = np.asarray(gradients, np.float64)
+    fisher = gradients.T @ gradients / len(gradients)  # (H, H)
+    alone = 0.5 * fisher.diagonal()
+    free = np.ones(len(fisher), bool) if candidates is None else np.asarray(candidates, bool)
+    chosen = np.zeros(len(fisher), bool)
+    joint = np.zeros(len(fisher))  # F 1_S
+    for _ in range(min(count, int(free.sum()))):
+        cost = np.where(free & ~chosen, alone + joint, np.inf)
+        best = int(cost.argmin())
+        chosen[best] = True
+        joint += fisher[best]
+    return _improve_by_swaps(fisher, alone, chosen, joint, free)
+
+
+def _improve_by_swaps(
+    fisher: np.ndarray, alone: np.ndarray, chosen: np.ndarray, joint: np.ndarray, free: np.ndarray
+) -> list[int]:
+    """Exchange the pair of heads that lowers the cost most, until none does."""
+    for _ in range(10 * len(fisher)):
+        inside, outside = np.flatnonzero(chosen), np.flatnonzero(free & ~chosen)
+        if not len(inside) or not len(outside):
+            break
+        back = alone[inside] - joint[inside]  # (I,) cost of putting a head back
+        out = alone[outside] + joint[outside]  # (O,) cost of removing another one
+        change = back[:, None] + out[None] - fisher[np.ix_(inside, outside)]  # (I, O)
+        one, other = np.unravel_index(change.argmin(), change.shape)
+        if change[one, other] >= -1e-12 * max(1.0, alone.max()):
+            break
+        chosen[inside[one]], chosen[outside[other]] = False, True
+        joint += fisher[outside[other]] - fisher[inside[one]]
+    inside = np.flatnonzero(chosen)
+    return [int(i) for i in inside[np.argsort(alone[inside], kind="stable")]]
+
+
+def most_important(gradients: np.ndarray, heads: Sequence[Head], per_site: int) -> np.ndarray:
+    """(heads,) whether a head is among the `per_site` most important ones of its site."""
+    best: dict[str, list[int]] = {}
+    for place in np.argsort(-np.abs(gradients).mean(0), kind="stable"):
+        best.setdefault(heads[place].site, []).append(int(place))
+    chosen = np.zeros(len(heads), bool)
+    chosen[[place for places in best.values() for place in places[:per_site]]] = True
+    return chosen
+
+
+def equally_many(
+    found: Anatomy, heads: Sequence[Head], gradients: np.ndarray, count: int, candidates: np.ndarray
+) -> list[Head]:
+    """At most `count` heads to remove, equally many at every site: the least important ones of each.
+
+    Heads that share a key-value head are removed together, and where layers share a position bias (T5) the same heads
+    are removed in all layers of a kind: a stock configuration cannot describe anything else.
+
+    gradients: (examples, heads), signed. candidates: (heads,) which of them can be removed.
+    """
+    scores = _normalized_importance(gradients, heads).tolist()
+    score = {head: value for head, value, free in zip(heads, scores, candidates.tolist(), strict=True) if free}
+    sites = [site for site in found.sites if any(head in score for head in site.heads)]
+    groups: dict[str, list[tuple[float, list[Head]]]] = {}  # per site: the heads that are removed together
+    for site in sites:
+        sharing: dict[int, list[Head]] = {}
+        for head in site.heads:
+            if head in score:
+                sharing.setdefault(head.index // site.group, []).append(head)
+        groups[site.name] = [(sum(score[head] for head in some), some) for some in sharing.values()]
+    if any(site.shared for site in sites):
+        _average_over_layers(groups)
+    ranked = [[some for _, some in sorted(some, key=lambda group: group[0])] for some in groups.values()]
+    chosen: list[Head] = []
+    for place in range(min(map(len, ranked), default=0)):
+        more = [head for some in ranked for head in some[place]]
+        if len(chosen) + len(more) > count:
+            break
+        chosen += more
+    return chosen
+
+
+def _average_over_layers(groups: dict[str, list[tuple[float, list[Head]]]]) -> None:
+    """Give every head the mean score of its index over the layers of its kind."""
+    total: dict[tuple[str, int], list[float]] = {}
+    for some in groups.values():
+        for value, heads in some:
+            total.setdefault((heads[0].kind, heads[0].index), []).append(value)
+    for some in groups.values():
+        some[:] = [(float(np.mean(total[heads[0].kind, heads[0].index])), heads) for _, heads in some]
+
+
+def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[Head] | None = None) -> list[Head]:
+    """The heads of an order that can be removed, least important first, if every site keeps `keep_at_least`.
+
+    >>> order = [Head("encoder", 0, 0), Head("encoder", 0, 1), Head("encoder", 1, 0)]
+    >>> [str(head) for head in removable(order, keep_at_least=1)]
+    ['encoder.0.0']
+
+    present: all heads of the model, where the order names only some of them.
+    """
+    if keep_at_least < 0:
+        raise HeadcountError(
+            f"keep_at_least is {keep_at_least}", advice="give {keep_at_least} a number of heads, 0 or more"
+        )
+    room = Counter(head.site for head in (order if present is None else present))
+    chosen = []
+    for head in order:
+        if room[head.site] > keep_at_least:
+            room[head.site] -= 1
+            chosen.append(head)
+    if not chosen:
+        raise HeadcountError(
+            f"no head can be removed: no site has more than keep_at_least, {keep_at_least}",
+            advice="lower {keep_at_least}",
+        )
+    return chosen
+
+
+def counts(total: int, step: float) -> list[int]:
+    """Numbers of heads to remove, from none to all of them, `step` more each time.
+
+    >>> counts(72, 0.25)
+    [0, 18, 36, 54, 72]
+    >>> counts(8, 3)
+    [0, 3, 6, 8]
+
+    step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
+    """
+    if not step > 0 or (step >= 1 and step != int(step)):
+        raise HeadcountError(f"step is {step:g}", advice="give {step} as a share of the heads (0.1) or a number")
+    each = step * total if step < 1 else int(step)
+    found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
+    return sorted({*found, total})
