@@ -125,7 +125,7 @@ def _scores(given: Path) -> None:
 def _choices(given: Path) -> None:
     run = RunDirectory(given, SIGNATURE)
     heads = anatomy(_classifier()).heads
-    SearchCheckpoint(run).choice(2, heads, lambda: list(heads[:2]))
+    SearchCheckpoint(run).choice(2, heads, (), lambda: list(heads[:2]))
     SearchCheckpoint(run).statistics([], 6, lambda: np.ones((6, 3))).sum(0)
 
 

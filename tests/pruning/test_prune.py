@@ -263,6 +263,21 @@ def test_a_forecast_changes_nothing_and_names_every_step(model):
     assert len(anatomy(model).heads) == 8
 
 
+def test_an_interrupted_search_by_one_order_resumes_in_that_order(model, tmp_path):
+    tasks = [classification(start, 16) for start in (0, 1, 2)]
+    settings = Pruning(max_drop=100, method="michel", step=1)
+    undisturbed = prune(model, *tasks, settings=settings)
+
+    def interrupt(what, share):
+        if what == "searching" and share > 0.4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prune(model, *tasks, settings=settings, run=tmp_path / "run", progress=interrupt)
+    resumed = prune(model, *tasks, settings=settings, run=tmp_path / "run")
+    assert [point.removed for point in resumed.path] == [point.removed for point in undisturbed.path]
+
+
 def test_an_interrupted_search_resumes_to_the_same_result(model, tmp_path, monkeypatch):
     tasks = [classification(start, 16) for start in (0, 1, 2)]
     undisturbed = prune(model, *tasks, max_drop=20)

@@ -62,7 +62,7 @@ class Curve:
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """What `headcount curve --json` says of it."""
+        """One of the `curves` that `headcount curve --json` prints."""
         names = ("pruned", "score", "low", "high", "change", "change_low", "change_high", "relative")
         points = [
             {**{name: getattr(point, name) for name in names}, "removed": [str(head) for head in point.removed]}
@@ -127,7 +127,7 @@ def pruning_curve(
     with open_run(run, {**signature, "kinds": kinds, "scores": [_scores_signature(one) for one in several]}) as kept:
         base = evaluate(model, task, run=kept, name=cut_name(())).of()
         for place, (one, kind) in enumerate(lines):
-            choices = SearchCheckpoint(kept, f"choice-{place}")
+            choices = SearchCheckpoint(kept if reestimate else None, f"choice-{place}")
             removal = _Removal(model, one, score_task if reestimate else None, kind, keep_at_least, choices)
             points = _points(removal, task, base, step, kept, _part(progress, place, len(lines)))
             signed = {**signature, "scores": one.signature}
@@ -176,7 +176,7 @@ class _Removal:
     def model_without(self, count: int) -> nn.Module:
         """The model with `count` heads removed, at least as many as before."""
         if count > len(self.removed):
-            removed = self.choices.choice(count, self.heads, lambda: self._choose(count))
+            removed = self.choices.choice(count, self.heads, self.removed, lambda: self._choose(count))
             self.model = remove(self.model, removed[len(self.removed) :])
             self.removed = removed
         return self.model

@@ -72,7 +72,7 @@ class CutSearch:
         """
         last = self.whole
         for number in numbers:
-            removed = self.kept.choice(number, self.heads, partial(self._choose, number, last))
+            removed = self.kept.choice(number, self.heads, last.removed, partial(self._choose, number, last))
             is_larger = len(removed) > len(last.removed)
             last = self.without(removed)
             if is_larger:
@@ -101,9 +101,10 @@ class CutSearch:
         """
         settings, method = self.settings, SEARCHES[self.settings.method]
         if self._scored is None or method.reestimated:
-            as_it_is = method.compensated or settings.compensation == "none"
-            current = (last if as_it_is else self.without(last.removed, "none")).model
-            self._scored = head_gradients(current, self.score_task), list(anatomy(current).heads)
+            cut = last if method.reestimated else self.whole  # the last cut can be one from before an interruption
+            if settings.compensation != "none" and not method.compensated:
+                cut = self.without(cut.removed, "none")
+            self._scored = head_gradients(cut.model, self.score_task), list(anatomy(cut.model).heads)
         gradients, heads = self._scored
         gone, kinds = set(last.removed), settings.kinds
         candidates = np.array([head not in gone and (kinds is None or head.kind in kinds) for head in heads])
@@ -122,7 +123,7 @@ class SearchCheckpoint:
     """The choices and measurements of a search, kept in its run directory; without one, nothing is kept.
 
     >>> kept, heads = SearchCheckpoint(None), [Head("encoder", 0, 0), Head("encoder", 0, 1)]
-    >>> [str(head) for head in kept.choice(1, heads, lambda: heads[1:])]
+    >>> [str(head) for head in kept.choice(1, heads, (), lambda: heads[1:])]
     ['encoder.0.1']
 
     name: of this search's choices, where one run directory holds several searches.
@@ -131,13 +132,17 @@ class SearchCheckpoint:
     def __init__(self, run: RunDirectory | None, name: str = "choice") -> None:
         self.run, self.name = run, name
 
-    def choice(self, number: int, heads: Sequence[Head], choose: Callable[[], list[Head]]) -> list[Head]:
-        """The first `number` of these heads to remove, as kept or chosen now."""
+    def choice(
+        self, number: int, heads: Sequence[Head], before: Sequence[Head], choose: Callable[[], list[Head]]
+    ) -> list[Head]:
+        """`number` of these heads to remove, those that were removed before first, as kept or chosen now."""
         shard = f"{self.name}-{number:05d}"
         kept = self.run.load_shard(shard) if self.run else None
         places = None if kept is None else kept.get("removed")
         if places is not None and _is_choice(places, number, len(heads)):
-            return [heads[place] for place in places]
+            chosen = [heads[place] for place in places]
+            if chosen[: len(before)] == list(before):
+                return chosen
         chosen = choose()
         if self.run:
             self.run.save_shard(shard, {"removed": np.array([heads.index(head) for head in chosen], np.int64)})
