@@ -130,7 +130,7 @@ def test_prune_says_what_it_did(headcount, place, tmp_path):
     ):
         assert words in result.out
     assert "hown" in result.out  # Shown, or Not shown
-    assert (tmp_path / "small" / "recovery" / "best.safetensors").exists()
+    assert (tmp_path / "small" / "recovery" / "recovery.json").exists()
 
 
 def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):

@@ -162,7 +162,7 @@ def test_recovery_learns_keeps_the_best_and_goes_on_where_it_stopped(model, tmp_
     assert again == scores
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
     assert evaluate(whole, dev).score() == pytest.approx(min(scores))
-    with pytest.raises(RunConflict, match="recovery of something else"):
+    with pytest.raises(RunConflict, match="one"):
         recover(remove(model, heads[:1]), train, dev, settings, whole=model, directory=tmp_path / "one")
 
 
@@ -184,9 +184,9 @@ def test_recovery_within_the_job():
 
 def test_recovery_settings_are_checked(model):
     for bad in ({"epochs": 0}, {"epochs": 1, "lr": 0.0}, {"epochs": 1, "distill": 2.0}):
-        with pytest.raises(HeadcountError, match="no settings to recover with"):
+        with pytest.raises(HeadcountError, match=list(bad)[-1]):
             Recovery(**bad)
-    with pytest.raises(HeadcountError, match="needs the whole model"):
+    with pytest.raises(HeadcountError, match=r"whole=…"):
         recover(model, classification(0, 4), classification(1, 4), Recovery(1, distill=0.5))
 
 
@@ -196,7 +196,7 @@ def test_a_loss_that_is_no_number_stops_the_recovery(model):
         smaller.classifier.bias.fill_(float("inf"))
     task = classification(0, 4)
     task.statistics = lambda outputs, batch: torch.ones(len(batch), 3).double()
-    with pytest.raises(HeadcountError, match="loss is not finite"):
+    with pytest.raises(HeadcountError, match=r"step 1 .*lr=…"):
         recover(smaller, classification(0, 4), task, Recovery(1))
 
 
