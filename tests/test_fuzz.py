@@ -15,11 +15,11 @@ import pytest
 from headcount import HeadcountError, Scores, report
 from headcount.cli.gates import read_roles
 from headcount.errors import BadCheckpoint, BadData, RunConflict
-from headcount.gates.state import GateState
 from headcount.roles.sentences import read_treebank
 from headcount.surgery.format import read_checkpoint, read_config
 from headcount.tasks.classification import class_ids
 from headcount.tasks.data import Rows
+from headcount.training import Checkpoint
 
 INPUTS = 800
 
@@ -174,11 +174,10 @@ def test_many_labels_with_names_like_settings_are_no_giants(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["../secret.safetensors", "/secret.safetensors", "a\0b", "", 3, None])
-def test_gates_go_on_from_a_file_beside_them_only(tmp_path, file):
-    content = {"stages": [], "epoch": 1, "course": None, "useful": None, "file": file}
-    (tmp_path / "gates.json").write_text(json.dumps(content))
+def test_trainings_resume_from_a_file_beside_them_only(tmp_path, file):
+    (tmp_path / "gates.json").write_text(json.dumps({"signature": None, "copies": [], "file": file}))
     with pytest.raises(RunConflict, match=r"gates\.json"):
-        GateState(tmp_path)
+        Checkpoint(tmp_path, "gates").read(dict)
 
 
 @pytest.mark.parametrize(

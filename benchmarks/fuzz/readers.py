@@ -22,12 +22,10 @@ from headcount.cli.inspect import describe
 from headcount.cli.loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
 from headcount.demo.directory import claim
-from headcount.demo.learning import Learning, _resume
 from headcount.dynamics import Dynamics, read_tracked
 from headcount.evaluation.sweep import evaluate
-from headcount.gates.gate_training import GateTraining, Gating
-from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.state import GateState
+from headcount.gates.gate_training import Gating
+from headcount.gates.stages import GatePath
 from headcount.pruning.search import SearchCheckpoint
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, read_run
@@ -36,8 +34,7 @@ from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer
 from headcount.tasks.translation import Translation
-from headcount.training.checkpoint import RecoveryState
-from headcount.training.loop import weights_of, write_tensors
+from headcount.training import Checkpoint
 
 SIGNATURE = {"model": {"name": "m"}, "tasks": [{"n": 6}]}
 
@@ -135,39 +132,42 @@ def _classifier() -> Any:
 
 
 def training_readers() -> list[Reader]:
-    """What interrupted trainings keep, and go on from."""
+    """The checkpoints of interrupted trainings, and what else resumes."""
     model, task = _classifier(), seeds.task()
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=1e-9)
     heads = anatomy(model).heads
-    training = GateTraining(model, task, HardConcrete(len(heads)), heads, Gating(epochs=3), price=0.1)
-    learning = Learning(model, task, epochs=3, lr=1e-9, tokens=64)
-    for one in (optimizer, training.optimizer, learning.optimizer):  # so that they remember something
-        task.losses(task.outputs(model, task.batch([0])), task.batch([0])).mean().backward()
-        one.step()
+    task.losses(task.outputs(model, task.batch([0])), task.batch([0])).mean().backward()
+    optimizer.step()  # so that it remembers something
 
-    def recovery(given: Path) -> Any:
-        return RecoveryState(given, model, optimizer, SIGNATURE)
+    def trained(given: Path) -> None:
+        checkpoint = Checkpoint(given, signature=SIGNATURE)
+        if checkpoint.read(lambda state: [float(score) for score in state["scores"]]):
+            checkpoint.restore(model, optimizer)
+
+    def train(folder: Path) -> None:
+        best = {name: tensor + 1 for name, tensor in model.state_dict().items()}
+        Checkpoint(folder, signature=SIGNATURE).keep({"scores": [0.5]}, model, optimizer, copies={"best": best})
+
+    def gated(given: Path) -> GatePath:
+        return GatePath(model, task, heads, Gating(epochs=3, lr=1e-9), [(0.1, None)], given)
+
+    def gate(folder: Path) -> None:
+        path = gated(folder)
+        path.training.epoch(0)
+        path.keep(1)
 
     def swept(given: Path) -> Any:
         return evaluate(model, task, ["encoder.0.1"], run=given)
-
-    def resumed(given: Path) -> None:
-        GateState(given).resume(training)
 
     def tracked(given: Path) -> None:
         shard = RunDirectory(given, SIGNATURE).load_shard("checkpoint")
         told = read_tracked("one", shard, {str(head) for head in heads})
         Dynamics((told, told), task.metric).to_json() if told is not None else None
 
-    learned = {f"m.{name}": tensor for name, tensor in weights_of(model).items()}
     return [
-        Reader("recovery", (_named("recovery", lambda given: recovery(given).resume()),),
-               [seeds.written(lambda folder: recovery(folder).keep([0.5], best=True))], 2),
-        Reader("gates", (_named("gates", resumed),),
-               [seeds.written(lambda folder: GateState(folder).keep(training, 1))], 2),
-        Reader("learning", (_named("learning", lambda given: _resume(learning, given, 3)),),
-               [seeds.written(lambda folder: write_tensors(folder / "epoch-2.safetensors", learned))], 2),
+        Reader("checkpoint", (_named("checkpoint", trained),), [seeds.written(train)], 3),
+        Reader("gates", (_named("gates", gated),), [seeds.written(gate)], 3),
         Reader("track", (_named("track", tracked),), seeds.checkpoints(heads, SIGNATURE), 2, r".*\.shard"),
         Reader("sweep", (_named("sweep", swept),), [seeds.written(swept)], 1, r".*\.shard|run\.json"),
     ]  # fmt: skip

@@ -6,7 +6,6 @@ import json
 import sys
 
 import pytest
-import torch
 
 import tiny_models
 import zoo
@@ -18,9 +17,10 @@ QUICK = ("--batch", "1,2", "--length", "6", "--rounds", "2", "--threads", "1")
 def test_two_models_side_by_side(headcount, directories):
     answer = headcount("bench", directories / "bert", directories / "pruned", *QUICK)
     assert answer.code == 0, answer.err
-    for word in ("forward, examples/s", "speedup", "limit", "MB on disk", "MB at the peak", "one thread", "wall clock"):
+    for word in ("examples/s", "speedup", "limit", "MB on disk", "MB at the peak", "one thread", "wall clock"):
         assert word in answer.out
-    assert "at batch 1" in " ".join(answer.out.split())  # the verdict, however its line is broken
+    said = " ".join(answer.out.split())  # however its lines are broken
+    assert all(f"batch {number}" in said for number in (1, 2)) or "batch 1 and 2" in said  # the verdict
 
 
 def test_json(headcount, directories):
@@ -35,7 +35,8 @@ def test_json(headcount, directories):
     assert (facts["threads"], facts["clock"], facts["rounds"]) == (1, "cpu", 2)
     assert facts["sizes"]["pruned"]["disk"] == (directories / "pruned/model.safetensors").stat().st_size
     assert facts["signature"]["model"]["class"] == "BertForSequenceClassification"
-    assert facts["verdict"]
+    assert "batch 1" in facts["verdict"]
+    assert "2" in facts["verdict"]
 
 
 def test_a_generator_and_a_run_directory(headcount, tmp_path):
@@ -68,12 +69,18 @@ def test_one_model_alone(headcount, directories):
 
 
 def test_bad_options(headcount, directories, tmp_path):
-    assert headcount("bench", directories / "bert", "--batch", "1,x").code == 2
+    for wrong in (("--batch", "1,x"), ("--length", "0"), ("--clock", "sun"), ("--rounds", "0")):
+        answer = headcount("bench", directories / "bert", *wrong)
+        assert answer.code == 2, answer.err
+        assert wrong[0] in answer.err
     answer = headcount("bench", directories / "bert", "--length", "999")
     assert answer.code == 1
-    assert answer.err.endswith("cannot be measured at length 999; it reads 1 to 64 tokens\n")
-    assert "is not a directory" in headcount("bench", tmp_path / "none").err
-    assert "unknown dtype" in headcount("bench", directories / "bert", "--dtype", "float8").err
+    assert "999" in answer.err
+    assert "64" in answer.err
+    missing = headcount("bench", tmp_path / "none")
+    assert missing.code == 1
+    assert str(tmp_path / "none") in missing.err
+    assert "float8" in headcount("bench", directories / "bert", "--dtype", "float8").err
     assert headcount("export", directories / "bert").code == 2
 
 
@@ -89,7 +96,8 @@ def test_export_and_measure_it(headcount, tmp_path):
     assert 0 <= facts["difference"] <= 1e-4
     again = headcount("export", tmp_path / "pruned", file)
     assert again.code == 1
-    assert again.err == f"headcount: {file} exists already; choose another file, or replace it with --overwrite\n"
+    assert str(file) in again.err
+    assert "--overwrite" in again.err
     models = ("bench", tmp_path / "whole", tmp_path / "pruned", "--onnx", file)
     rows = json.loads(headcount(*models, *QUICK, "--json").out)["rows"]
     assert [(row["model"], row["batch"]) for row in rows] == [
@@ -103,7 +111,7 @@ def test_without_the_extra(headcount, directories, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     answer = headcount("export", directories / "bert", tmp_path / "a.onnx")
     assert answer.code == 1
-    assert "pip install 'headcount[onnx]'" in answer.err
+    assert "headcount[onnx]" in answer.err
 
 
 @pytest.mark.slow
@@ -115,4 +123,3 @@ def test_real_data(headcount, shared, tmp_path):
     assert facts["difference"] < 1e-4
     rows = json.loads(headcount("bench", model, "--data", data, "--batch", "1", "--rounds", "2", "--json").out)["rows"]
     assert [row["length"] for row in rows] == [23, 41]
-    assert torch.get_num_threads() >= 1

@@ -1,4 +1,4 @@
-"""`headcount gates`: targets, paths, roles, a layout from scratch, and refusals in one sentence."""
+"""`headcount gates`: targets, paths, roles, a layout from scratch, and what is refused."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_as_many_heads_stay_as_asked_for(headcount, place, tmp_path):
     assert found["stages"][0]["roles"] == {"positional": 2 - len(gone & {"encoder.0.0", "encoder.1.0"})}
     again = headcount(*ask, "--target-heads", 3, "--out", tmp_path / "s")
     assert again.code == 1
-    assert "holds a finished run already" in again.err
+    assert str(tmp_path / "s") in again.err
 
 
 def test_a_path_over_encoder_gates_of_a_translator(headcount, place, tmp_path):
@@ -71,21 +71,39 @@ def test_the_same_layout_from_scratch(headcount, place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "facts", "code"),
     [
-        (("--out", "x"), "say what an open gate costs"),
-        (("--lambda", "0.1"), "Give --out"),
-        (("--lambda", "much", "--out", "x"), "--lambda much: write a number"),
-        (("--target-heads", "99", "--out", "x"), "of 8 heads with gates, 1 to 7 can stay"),
-        (("--target-heads", "3", "--kinds", "cross", "--out", "x"), "cross"),
-        (("--target-heads", "3", "--weights", "some", "--out", "x"), "choice of weights"),
-        (("--target-heads", "3", "--roles", "nowhere", "--out", "x"), "no finished run of `headcount roles`"),
+        (("--out", "x"), ("--lambda", "--target-heads"), 2),
+        (("--lambda", "0.1", "--target-heads", "3", "--out", "x"), ("--lambda", "--target-heads"), 2),
+        (("--lambda", "0.1"), ("--out is required",), 2),
+        (("--lambda", "much", "--out", "x"), ("--lambda", "'much'"), 2),
+        (("--target-heads", "3", "--weights", "some", "--out", "x"), ("--weights", "some", "gated"), 2),
+        (("--target-heads", "3", "--overlap", "keep", "--out", "x"), ("--overlap", "keep", "drop"), 2),
+        (("--target-heads", "99", "--out", "x"), ("8 heads", "1 to 7", "99"), 1),
+        (("--target-heads", "3", "--kinds", "cross", "--out", "x"), ("cross",), 1),
+        (("--target-heads", "3", "--roles", "nowhere", "--out", "x"), ("nowhere", "headcount roles"), 1),
+        (("--target-heads", "3", "--lr", "0", "--out", "x"), ("lr", "above 0"), 1),
     ],
 )
-def test_refusals(headcount, place, tmp_path, monkeypatch, options, words):
+def test_refusals(headcount, place, tmp_path, monkeypatch, options, facts, code):
     monkeypatch.chdir(tmp_path)
     result = headcount("gates", place / "classifier", "--data", place / "train.tsv", *options)
-    assert result.code == 1
-    assert words in result.err
+    assert result.code == code, result.err
+    said = " ".join(result.err.split())
+    assert all(fact in said for fact in facts), said
     assert "Traceback" not in result.err
     assert not (tmp_path / "x" / "model").exists()
+
+
+def test_shared_rows_are_refused_dropped_or_allowed(headcount, place, tmp_path):
+    rows = (place / "train.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "part.tsv").write_text("".join(rows[:12]))
+    ask = ("gates", place / "classifier", "--data", tmp_path / "part.tsv", "--test", place / "train.tsv", *FAST)
+    ask = (*ask, "--target-heads", 3, "--json")
+    refused = headcount(*ask, "--out", tmp_path / "refused")
+    assert refused.code == 1
+    assert "12 of 24" in refused.err
+    dropped = answer(headcount(*ask, "--overlap", "drop", "--out", tmp_path / "dropped"))
+    assert dropped["n"] == 12
+    assert "12 of 24" in dropped["remarks"][0]
+    assert answer(headcount(*ask, "--overlap", "allow", "--out", tmp_path / "allowed"))["n"] == 24

@@ -173,7 +173,7 @@ def test_prune_says_what_it_did(headcount, place, tmp_path):
     told = json.loads((tmp_path / "small" / "run.json").read_text())
     assert ("Non-inferior: drop ≤ 1 point" in result.out) is told["noninferior"]
     assert ("Not shown to be non-inferior within 1 point" in result.out) is not told["noninferior"]
-    assert (tmp_path / "small" / "recovery" / "best.safetensors").exists()
+    assert (tmp_path / "small" / "recovery" / "recovery.json").exists()
 
 
 def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):

@@ -1,5 +1,6 @@
 """Gates on tiny models: heads that do not matter close, targets are met exactly, and nothing else moves."""
 
+import json
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
 from headcount.errors import BadData, HeadcountError, RunConflict
+from headcount.gates import gate_training
 from headcount.gates.gate_training import GateTraining, Gating
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.gates.stages import fresh_copy
@@ -114,28 +116,55 @@ def test_a_path_goes_on_from_stage_to_stage_and_tells_what_is_left():
     assert "heads-8: 8 of 24 gated heads left" in gated.report("there")
 
 
-def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path):
+@pytest.mark.parametrize("notes", [50, 2])
+def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path, monkeypatch, notes):
+    monkeypatch.setattr(gate_training, "NOTES", notes)  # 2: a note spans the end of an epoch
     build, make = JOBS["classifier"]
     model, tasks = build(), (make(0, 16), make(1, 8))
     settings = Gating(epochs=3, lr=1e-3, gate_lr=0.3, tokens=48)
     options = {"target_heads": [6, 3], "settings": settings}
     undisturbed = train_gates(model, *tasks, **options)
+    reached = []
     for moment in (0.25, 0.4, 0.7):
 
         def interrupt(what, share, moment=moment):
+            reached.append(share)
             if share > moment:
                 raise KeyboardInterrupt
 
+        reached.clear()
         with pytest.raises(KeyboardInterrupt):
             train_gates(model, *tasks, **options, run=tmp_path / "run", progress=interrupt)
+    assert reached[0] > 1 / 3  # two epochs of six were not trained again
     for _ in range(2):  # once to the end, and once when everything is done already
         resumed = train_gates(model, *tasks, **options, run=tmp_path / "run")
         assert resumed.removed == undisturbed.removed
         assert resumed.stages == undisturbed.stages
         weights = undisturbed.model.state_dict()
         assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
-    with pytest.raises(RunConflict, match="run of something else"):
+    with pytest.raises(RunConflict, match="target_heads"):
         train_gates(model, *tasks, target_heads=5, settings=settings, run=tmp_path / "run")
+
+
+def test_a_resumed_stage_still_knows_its_last_open_model(tmp_path, monkeypatch):
+    """Every gate closes, and the process ends epochs later: what it resumes to still is the last open model."""
+    build, make = JOBS["classifier"]
+    model, tasks = build(), (make(0, 24), make(1, 8))
+    options = {"lam": 50.0, "settings": Gating(epochs=12, gate_lr=0.15, tokens=48)}
+    undisturbed = train_gates(model, *tasks, **options)
+    last_open, steps = undisturbed.stages[0].went_back_to, undisturbed.stages[0].notes[-1]["step"]
+    assert last_open + 2 * steps / 12 < steps  # a whole epoch without an open gate is kept
+
+    def interrupt(what, share):
+        if share > 0.99:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_gates(model, *tasks, **options, run=tmp_path / "run", progress=interrupt)
+    resumed = train_gates(model, *tasks, **options, run=tmp_path / "run")
+    assert resumed.stages == undisturbed.stages
+    weights = undisturbed.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
 
 
 def test_a_lambda_that_closes_every_gate_keeps_the_last_useful_model(tmp_path):
@@ -145,7 +174,7 @@ def test_a_lambda_that_closes_every_gate_keeps_the_last_useful_model(tmp_path):
     gated = train_gates(model, *tasks, lam=[50.0, 90.0], settings=settings, run=tmp_path / "run")
     assert gated.left > 0
     assert len(gated.stages) == 1
-    assert "lambda-50 closed every gate; kept is the model of step" in gated.remarks[-1]
+    assert f"lambda-50 closed every gate; the model of step {gated.stages[0].went_back_to} " in gated.remarks[-1]
     again = train_gates(model, *tasks, lam=[50.0, 90.0], settings=settings, run=tmp_path / "run")
     assert again.stages == gated.stages
     assert again.removed == gated.removed
@@ -158,7 +187,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_model(tmp_path,
     monkeypatch.setattr(
         GateTraining, "loss", lambda self, step, batch: plain(self, step, batch) * (math.nan if step == 7 else 1.0)
     )
-    with pytest.raises(HeadcountError, match=r"not finite at step 8 of the gates; .*the model of step \d is kept in"):
+    with pytest.raises(HeadcountError, match=r"not finite at step 8 .* step \d .*last-good; .* lr=…"):
         train_gates(model, *tasks, lam=0.01, settings=Gating(epochs=4, tokens=48), run=tmp_path / "run")
     assert len(anatomy(load(tmp_path / "run" / "last-good")).heads) == 8
 
@@ -167,30 +196,78 @@ def test_without_test_data_a_tenth_is_held_out():
     build, make = JOBS["classifier"]
     gated = train_gates(build(), make(0, 20), target_heads=4, settings=QUICK)
     assert gated.test_n == 2
-    assert gated.remarks == ("There is no test data: 2 examples were held out, 18 trained.",)
+    (remark,) = gated.remarks
+    assert "2 examples were held out" in remark
+    assert "18 " in remark
 
 
-def test_bad_input_is_refused():
+def test_rows_in_both_data_are_refused_dropped_or_allowed():
     build, make = JOBS["classifier"]
-    model, task, test = build(), make(0, 12), make(1, 6)
-    with pytest.raises(HeadcountError, match="say what an open gate costs"):
-        train_gates(model, task, test)
-    with pytest.raises(HeadcountError, match="say what an open gate costs"):
-        train_gates(model, task, test, lam=0.1, target_heads=3)
-    with pytest.raises(HeadcountError, match="above 0; got"):
-        train_gates(model, task, test, lam=-1.0)
-    with pytest.raises(HeadcountError, match="of 8 heads with gates, 1 to 7 can stay"):
-        train_gates(model, task, test, target_heads=8)
-    with pytest.raises(HeadcountError, match="from more heads to fewer"):
-        train_gates(model, task, test, target_heads=[3, 5])
-    with pytest.raises(HeadcountError, match="attention kind"):
-        train_gates(model, task, test, target_heads=3, kinds=["cross"])
-    with pytest.raises(BadData):
-        train_gates(model, task, task, target_heads=3)
-    with pytest.raises(HeadcountError, match="no settings to train gates with"):
-        Gating(epochs=0)
-    with pytest.raises(HeadcountError, match="choice of weights"):
-        Gating(weights="some")
+    model, task = build(), make(0, 12)
+    with pytest.raises(BadData, match="12 of 12"):
+        train_gates(model, task, task, target_heads=3, settings=QUICK)
+    assert train_gates(model, task, task, target_heads=3, settings=QUICK, overlap="allow").test_n == 12
+
+    dropped = train_gates(model, task.subset(range(6)), task, target_heads=3, settings=QUICK, overlap="drop")
+    assert dropped.test_n == 6
+    assert "6 of 12" in dropped.remarks[0]
+    with pytest.raises(BadData, match="12"):
+        train_gates(model, task, task, target_heads=3, settings=QUICK, overlap="drop")
+    with pytest.raises(HeadcountError, match=r"'dorp'.*'drop'"):
+        train_gates(model, task, task, target_heads=3, settings=QUICK, overlap="dorp")
+
+
+@pytest.mark.parametrize(
+    ("given", "fact"),
+    [
+        ({}, "neither .* lam=… or target_heads=…"),
+        ({"lam": 0.1, "target_heads": 3}, "both"),
+        ({"lam": -1.0}, r"above 0; got \[-1.0\]"),
+        ({"target_heads": 8}, r"1 to 7 .* got \[8\]"),
+        ({"target_heads": [3, 5]}, r"\[3, 5\]"),
+        ({"target_heads": 3, "kinds": ["cross"]}, "cross"),
+    ],
+)
+def test_bad_arguments_are_refused(given, fact):
+    build, make = JOBS["classifier"]
+    with pytest.raises(HeadcountError, match=fact):
+        train_gates(build(), make(0, 12), make(1, 6), **given)
+
+
+@pytest.mark.parametrize("bad", [{"epochs": 0}, {"lr": 0.0}, {"gate_lr": -0.1}, {"tokens": 0}, {"weights": "some"}])
+def test_bad_settings_are_refused_by_name(bad):
+    with pytest.raises(HeadcountError, match=next(iter(bad))):
+        Gating(**bad)
+
+
+def test_too_few_examples_to_hold_some_out():
+    build, make = JOBS["classifier"]
+    with pytest.raises(HeadcountError, match=r"4 examples.* test_task=…"):
+        train_gates(build(), make(0, 4), target_heads=3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"file": "../secret.safetensors"}, {"file": "/secret.safetensors"}, {"file": "gates-1\0"}, {"file": 3},
+        {"file": "gates-7.safetensors"}, {"epoch": 9}, {"stages": [{}]}, {"course": {"price": "much", "notes": []}},
+        {"copies": 3}, {"stages": 3},
+    ],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_refused(tmp_path, wrong):
+    build, make = JOBS["classifier"]
+    model, tasks, options = build(), (make(0, 16), make(1, 8)), {"target_heads": 3, "settings": QUICK}
+
+    def interrupt(what, share):
+        if share > 0.6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_gates(model, *tasks, **options, run=tmp_path / "run", progress=interrupt)
+    file = tmp_path / "run" / "gates" / "gates.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
+    with pytest.raises(RunConflict, match=r"gates\.json|gates-7"):
+        train_gates(model, *tasks, **options, run=tmp_path / "run")
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -1,4 +1,4 @@
-"""`recipes/finetune_classifier.py` on a toy task: it learns, and keeps the epoch that it shall keep."""
+"""`recipes/finetune_classifier.py` on a toy task: it learns, and keeps the epoch that it is asked for."""
 
 import importlib
 
@@ -27,7 +27,7 @@ def data(tmp_path):
 def train(data, out, *more):
     recipe = importlib.import_module("recipes.finetune_classifier")
     files = ["--encoder", str(data / "encoder"), "--train", str(data / "train.tsv"), "--dev", str(data / "dev.tsv")]
-    recipe.main([*files, "--out", str(data / out), "--batch", "8", "--lr", "0.01", *more])
+    recipe.main([*files, "--out", str(data / out), "--tokens", "64", "--lr", "0.01", *more])
     return evaluate(load(data / out), Classification(data / "dev.tsv", word_tokenizer(WORDS))).score()
 
 
@@ -54,14 +54,3 @@ def test_the_best_epoch_or_the_last_one_is_kept(data, monkeypatch):
         files = ["--encoder", str(data / "encoder"), "--train", str(data / "train.tsv"), "--dev", str(data / "dev.tsv")]
         recipe.main([*files, "--out", str(data / keep), "--epochs", "3", "--keep", keep])
         assert kept.count(str(data / keep)) == wanted
-
-
-def test_batches_hold_texts_of_similar_length_once_each():
-    import random
-
-    from recipes.finetune_classifier import batches
-
-    lengths = [place % 50 for place in range(200)]
-    cut = batches(lengths, 8, random.Random(0))
-    assert sorted(index for batch in cut for index in batch) == list(range(200))
-    assert all(max(lengths[i] for i in batch) - min(lengths[i] for i in batch) <= 8 for batch in cut)

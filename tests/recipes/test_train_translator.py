@@ -1,4 +1,4 @@
-"""`recipes/train_translator.py` on a toy language: it learns, keeps every epoch, and goes on as if never stopped."""
+"""`recipes/train_translator.py` on a toy language: it learns, keeps every epoch, and resumes as if never stopped."""
 
 import importlib
 import json
@@ -62,25 +62,25 @@ def test_it_learns_and_keeps_every_epoch(trained, data):
 
 
 def test_resuming_gives_the_same_weights_bit_for_bit(recipe, data, trained, tmp_path, monkeypatch):
-    keep = recipe.RecoveryState.keep
+    keep = recipe.Checkpoint.keep
 
-    def stopping(state, scores, best):
-        keep(state, scores, best)
-        if len(scores) == 2:
+    def stopping(checkpoint, state, *more):
+        keep(checkpoint, state, *more)
+        if len(state["scores"]) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipe.RecoveryState, "keep", stopping)
+    monkeypatch.setattr(recipe.Checkpoint, "keep", stopping)
     with pytest.raises(KeyboardInterrupt):
         train(recipe, data, tmp_path / "model", EPOCHS)
-    monkeypatch.setattr(recipe.RecoveryState, "keep", keep)
+    monkeypatch.setattr(recipe.Checkpoint, "keep", keep)
     train(recipe, data, tmp_path / "model", EPOCHS)
     whole, resumed = (load_file(path / "model" / "model.safetensors") for path in (trained, tmp_path / "model"))
     assert whole.keys() == resumed.keys()
     assert all(whole[name].equal(resumed[name]) for name in whole)
 
 
-def test_another_setting_does_not_go_on_from_there(recipe, data, trained):
-    with pytest.raises(RunConflict, match="something else"):
+def test_another_setting_does_not_resume_there(recipe, data, trained):
+    with pytest.raises(RunConflict, match="resume"):
         train(recipe, data, trained, 6, "--lr", "0.02")
 
 
@@ -89,14 +89,16 @@ def test_no_pickles(trained):
     assert kinds <= {".json", ".safetensors"}
 
 
-def test_batches_hold_all_examples_once_and_stay_in_budget(recipe, data):
-    import random
-
-    tokenizer = recipe.shared_tokenizer(
-        data / "tokenizer",
-        recipe.arguments(["--train", f"{data}/train.en", f"{data}/train.fr", "--val", "", "", "--out", ""]),
-    )
+def test_batches_hold_all_examples_once_and_stay_in_budget_on_both_sides(recipe, data):
+    options = recipe.arguments(["--train", f"{data}/train.en", f"{data}/train.fr", "--val", "", "", "--out", ""])
+    options.tokens = 60
+    tokenizer = recipe.shared_tokenizer(data / "tokenizer", options)
     task = Translation(data / "train.en", tokenizer, target_data=data / "train.fr")
-    cut = recipe.batches(task, 60, random.Random(0))
-    assert sorted(index for some in cut for index in some) == list(range(len(task)))
-    assert max(max(len(task.labels[i]) for i in some) * len(some) for some in cut) <= 60
+    training = recipe.TranslatorTraining(recipe.new_model(len(tokenizer), options), task, options)
+    first, second = training.plan(0), training.plan(1)
+    for batches in (first, second):
+        assert sorted(index for some in batches for index in some) == list(range(len(task)))
+        for side in (task.labels, task.features["input_ids"]):
+            assert max(max(len(side[i]) for i in some) * len(some) for some in batches) <= 60
+    assert {frozenset(some) for some in first} != {frozenset(some) for some in second}
+    assert training.plan(1) == second

@@ -1,9 +1,9 @@
-"""`headcount bench MODEL [PRUNED]`: does the pruned model really get faster, and how much was possible?"""
+"""`headcount bench MODEL [PRUNED]`: is the pruned model really faster, and how much faster could it be?"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,18 +16,22 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     setup: Setup,
-    pruned: Annotated[str | None, typer.Argument(help="The model to compare: a directory, or an .onnx file.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Your data: measured at the lengths of its texts.")] = None,
+    pruned: Annotated[
+        str | None, typer.Argument(metavar="PRUNED", help="Model to compare: a directory or an .onnx file.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Measure at the lengths of these texts.")] = None,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,4,16,64",
     length: Annotated[str | None, typer.Option("--length", help="Lengths in tokens, instead of --data.")] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measurements of each model, in turns.")] = 7,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measurements per model, alternating.")] = 7,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens that a generator decodes.")] = 16,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads, the same for all.")] = None,
-    clock: Annotated[str, typer.Option("--clock", help="wall, or cpu on a machine that others use too.")] = "wall",
-    compile: Annotated[bool, typer.Option("--compile", help="Let torch.compile work on the models.")] = False,
-    onnx: Annotated[list[str] | None, typer.Option("--onnx", help="An export to measure beside them.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads, the same for all models.")] = None,
+    clock: Annotated[
+        Literal["wall", "cpu"], typer.Option("--clock", help="cpu: process time, for a machine with other users.")
+    ] = "wall",
+    compile: Annotated[bool, typer.Option("--compile", help="Compile every model with torch.compile.")] = False,
+    onnx: Annotated[list[str] | None, typer.Option("--onnx", help="Another .onnx export to measure.")] = None,
 ) -> None:
-    """Measure speed, memory and size, of one model or of two side by side.
+    """Measure speed, memory and size of one model, or of several side by side.
 
     Examples:
 
@@ -37,14 +41,14 @@ def bench(
     """
     from headcount.bench import benchmark
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import run_of
+    from headcount.cli.loading import load_weights, run_of
 
     batches, lengths = _numbers("--batch", batch) or [], _numbers("--length", length)
     names = [name for name in (setup.model, pruned) if name is not None] + (onnx or [])
     models: dict[str, Any] = {}
     for place, name in enumerate(names):
         label = "original" if place == 0 else "pruned" if name == pruned else Path(name).name
-        models[label] = name if name.endswith(".onnx") and place else _load(name, setup)
+        models[label] = name if name.endswith(".onnx") and place else load_weights(name, setup.device, setup.dtype)
     task = None
     if data is not None and lengths is None:
         from headcount.cli.loading import load_tokenizer
@@ -69,32 +73,17 @@ def bench(
         _print(result)
 
 
-def _load(name: str, setup: Setup) -> Any:
-    import torch
-
-    from headcount.cli.loading import DTYPES, choose_device
-    from headcount.errors import HeadcountError, unknown
-    from headcount.surgery import load
-
-    place = choose_device(setup.device)
-    if setup.dtype != "auto" and setup.dtype not in DTYPES:
-        raise HeadcountError(unknown("dtype", setup.dtype, ("auto", *DTYPES)))
-    kind: Any = DTYPES.get(setup.dtype, torch.float32 if place.type == "cpu" else "auto")
-    model: Any = load(name, dtype=kind)
-    return model.to(place)
-
-
 def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdigit() and int(part) for part in parts):
-        raise typer.BadParameter(f"{option} takes whole numbers from 1 on, separated by commas; got {text!r}")
+        raise typer.BadParameter(f"{option} takes positive whole numbers separated by commas; got {text!r}")
     return [int(part) for part in parts]
 
 
 def _on_disk(name: str) -> int:
-    """Bytes of the weights as they lie in the model's directory."""
+    """Bytes of the weights in the model's directory."""
     from headcount.surgery import fetch
 
     return 0 if name.endswith(".onnx") else sum(file.stat().st_size for file in fetch(name).glob("*.safetensors"))
@@ -116,9 +105,9 @@ def _print(result: dict[str, Any]) -> None:
         console.print(f"{name}: {', '.join(facts)}")
     threads = "one thread" if result["threads"] == 1 else f"{result['threads']} threads"
     compiled = ", compiled" if result["compiled"] else ""
-    spread = "95% intervals" if result["rounds"] >= 6 else "all values between (six rounds give 95% intervals)"
+    spread = "95% intervals" if result["rounds"] >= 6 else "smallest to largest value (six rounds give 95% intervals)"
     console.print(
-        f"Medians of {result['rounds']} rounds in turns, {spread}, {threads}, "
+        f"Medians of {result['rounds']} alternating rounds, {spread}, {threads}, "
         f"{result['clock']} clock{compiled}. The limit is the ratio of counted FLOPs."
     )
     if result["verdict"]:

@@ -33,9 +33,8 @@ def export(
 
       headcount export ./translator translator.onnx --data val.en --target-data val.fr
     """
-    from headcount.cli.bench import _load
     from headcount.cli.console import console, print_json
-    from headcount.cli.loading import load_tokenizer
+    from headcount.cli.loading import load_tokenizer, load_weights
     from headcount.export import export_onnx, refuse_target, require_onnx
     from headcount.runs import model_signature, versions
     from headcount.surgery import fetch
@@ -45,8 +44,7 @@ def export(
         raise typer.BadParameter("name the file to write: headcount export MODEL FILE.onnx")
     require_onnx()
     refuse_target(Path(target), overwrite)
-    setup.device, setup.dtype = "cpu", "float32"
-    model = _load(setup.model, setup)
+    model = load_weights(setup.model, "cpu", "float32")
     inputs: list[dict[str, Any]] = []
     if data is not None:
         task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), model)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from headcount.cli.setup import Setup, command
 
-SIZE, WAY = "How many heads stay", "How to train"
+SIZE, TRAINING, SCRATCH = "How many heads to keep", "How to train", "Comparison with training from scratch"
 
 
 def register(app: typer.Typer) -> None:
@@ -18,41 +18,55 @@ def register(app: typer.Typer) -> None:
 
 def gates(
     setup: Setup,
-    data: Annotated[str, typer.Option("--data", help="Data that gates and weights are trained on.")],
-    test: Annotated[str | None, typer.Option("--test", help="Data that proves it; else a tenth of --data.")] = None,
-    test_target_data: Annotated[str | None, typer.Option("--test-target-data", help="Targets of --test.")] = None,
+    data: Annotated[str, typer.Option("--data", help="Training data, for the gates and the weights.")],
+    test: Annotated[str | None, typer.Option("--test", help="Test data; by default a tenth of --data.")] = None,
+    test_target_data: Annotated[
+        str | None, typer.Option("--test-target-data", help="Line-aligned file of targets for --test.")
+    ] = None,
     lam: Annotated[
         str | None,
-        typer.Option("--lambda", rich_help_panel=SIZE, help="Price of an open gate: 0.05; several make a path."),
+        typer.Option("--lambda", rich_help_panel=SIZE, help="Price of an open gate, 0.05; or a path, 0.01,0.03."),
     ] = None,
     target_heads: Annotated[
         str | None,
-        typer.Option("--target-heads", rich_help_panel=SIZE, help="Heads that stay, exactly: 12; or a path: 24,12,6."),
+        typer.Option("--target-heads", rich_help_panel=SIZE, help="Exactly how many heads, 12; or a path, 24,12,6."),
     ] = None,
     kinds: Annotated[
-        str | None, typer.Option("--kinds", rich_help_panel=SIZE, help="Gates on these kinds only: encoder,cross…")
+        str | None, typer.Option("--kinds", rich_help_panel=SIZE, help="Gates on these kinds only: encoder,cross.")
     ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", rich_help_panel=WAY, min=1, help="Of each stage.")] = 1,
-    lr: Annotated[float, typer.Option("--lr", rich_help_panel=WAY, help="Learning rate of the weights.")] = 5e-5,
-    gate_lr: Annotated[float, typer.Option("--gate-lr", rich_help_panel=WAY, help="Of the gates.")] = 0.1,
-    tokens: Annotated[int, typer.Option("--tokens", rich_help_panel=WAY, min=1, help="Tokens in a batch.")] = 1024,
+    epochs: Annotated[int, typer.Option("--epochs", rich_help_panel=TRAINING, min=1, help="Per stage.")] = 1,
+    lr: Annotated[float, typer.Option("--lr", rich_help_panel=TRAINING, help="Learning rate of the weights.")] = 5e-5,
+    gate_lr: Annotated[float, typer.Option("--gate-lr", rich_help_panel=TRAINING, help="Of the gates.")] = 0.1,
+    tokens: Annotated[int, typer.Option("--tokens", rich_help_panel=TRAINING, min=1, help="Per batch.")] = 1024,
     weights: Annotated[
-        str | None,
-        typer.Option("--weights", rich_help_panel=WAY, help="Weights that learn along: all, gated (layers) or none."),
+        Literal["all", "gated", "none"] | None,
+        typer.Option(
+            "--weights",
+            rich_help_panel=TRAINING,
+            help="Weights to train: all, those of layers with gates, or none. Default: gated with --kinds, else all.",
+        ),
     ] = None,
     roles: Annotated[
-        str | None, typer.Option("--roles", help="Run directory of `headcount roles`: tell which roles survive.")
+        str | None, typer.Option("--roles", help="Run directory of `headcount roles`: count which roles survive.")
     ] = None,
+    overlap: Annotated[
+        Literal["refuse", "drop", "allow"],
+        typer.Option("--overlap", help="Test examples that are also in the training data."),
+    ] = "refuse",
     from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Train the same layout from random weights, too, to compare.")
+        bool,
+        typer.Option("--from-scratch", rich_help_panel=SCRATCH, help="Also train the same layout from random weights."),
     ] = False,
-    scratch_epochs: Annotated[int | None, typer.Option("--scratch-epochs", min=1, help="By default --epochs.")] = None,
-    scratch_lr: Annotated[float, typer.Option("--scratch-lr", help="Learning rate from scratch.")] = 5e-4,
-    allow_overlap: Annotated[bool, typer.Option("--allow-overlap", help="Allow the same rows in the data.")] = False,
+    scratch_epochs: Annotated[
+        int | None, typer.Option("--scratch-epochs", rich_help_panel=SCRATCH, min=1, help="By default --epochs.")
+    ] = None,
+    scratch_lr: Annotated[
+        float, typer.Option("--scratch-lr", rich_help_panel=SCRATCH, help="Learning rate from scratch.")
+    ] = 5e-4,
 ) -> None:
-    """Learn which heads can go: L0 gates on heads, trained together with the model (V19).
+    """Learn which heads to remove: L0 gates on heads, trained together with the model (V19).
 
-    At the end every gate is 0 or 1, closed heads are really removed, and a plain model is saved.
+    At the end every gate is 0 or 1, the heads with closed gates are removed, and a plain model is saved.
 
     Examples:
 
@@ -62,27 +76,28 @@ def gates(
     """
     from headcount.cli.console import console, print_json
     from headcount.cli.prune import refuse_occupied
-    from headcount.errors import HeadcountError
     from headcount.gates import Gating
 
     if setup.out is None:
-        raise HeadcountError("where shall the smaller model go? Give --out DIRECTORY")
-    prices, targets = _numbers(lam, "lambda", float), _numbers(target_heads, "target-heads", int)
+        raise typer.BadParameter("--out is required: the directory for the smaller model")
+    prices, targets = _numbers("--lambda", lam, float), _numbers("--target-heads", target_heads, int)
     if (prices is None) == (targets is None):
-        raise HeadcountError("say what an open gate costs (--lambda 0.05) or how many heads stay (--target-heads 12)")
+        raise typer.BadParameter("give either --lambda, the price of an open gate, or --target-heads")
     settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     known = None if roles is None else read_roles(roles)
     out = Path(setup.out)
     refuse_occupied(out)
     model, tokenizer = setup.load_model()
-    training = setup.load_task(data, tokenizer, model)
-    proving = None if test is None else setup.load_other(test, tokenizer, model, test_target_data, "--test-target-data")
+    train_task = setup.load_task(data, tokenizer, model)
+    test_task = (
+        None if test is None else setup.load_other(test, tokenizer, model, test_target_data, "--test-target-data")
+    )
     options: dict[str, Any] = {
-        "lam": prices, "target_heads": targets, "settings": settings, "allow_overlap": allow_overlap, "roles": known,
+        "lam": prices, "target_heads": targets, "settings": settings, "overlap": overlap, "roles": known,
         "kinds": None if kinds is None else [kind.strip() for kind in kinds.split(",")],
     }  # fmt: skip
     scratch = (scratch_epochs or epochs if from_scratch else 0, scratch_lr)
-    result = _run(setup, out, model, tokenizer, training, proving, options, scratch)
+    result = _run(setup, out, model, tokenizer, train_task, test_task, options, scratch)
     print_json(result) if setup.as_json else console.print(result["report"], soft_wrap=True, markup=False)
 
 
@@ -95,25 +110,24 @@ def read_roles(path: str) -> dict[Any, str]:
     content = read_run(path)
     rows = None if content is None else content.get("heads")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "role" in row for row in rows):
-        raise HeadcountError(f"--roles {path}: this is no finished run of `headcount roles`")
+        raise HeadcountError(f"{path} is not a finished run of `headcount roles`", advice="choose another {roles}")
+    wrong = next((row["score"] for row in rows if not isinstance(row.get("score") or 0, (int, float))), None)
+    if wrong is not None:
+        raise HeadcountError(f"{path} holds the score {wrong!r}, not a number", advice="run `headcount roles` again")
     found: dict[Any, str] = {}
-    if not all(isinstance(row.get("score") or 0, (int, float)) for row in rows):
-        raise HeadcountError(f"--roles {path}: a score there is no number; run `headcount roles` again")
     for row in sorted(rows, key=lambda row: -(row.get("score") or 0)):
         if row["role"]:
             found.setdefault(Head.parse(str(row.get("head"))), str(row["role"]))
     return found
 
 
-def _numbers(text: str | None, name: str, kind: Any) -> list[Any] | None:
-    from headcount.errors import HeadcountError
-
+def _numbers(option: str, text: str | None, kind: Any) -> list[Any] | None:
     if text is None:
         return None
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise HeadcountError(f"--{name} {text}: write a number, or several with commas between them") from None
+        raise typer.BadParameter(f"{option} takes a number, or several separated by commas; got {text!r}") from None
 
 
 def _run(
@@ -121,29 +135,29 @@ def _run(
     out: Path,
     model: Any,
     tokenizer: Any,
-    training: Any,
-    proving: Any,
+    train_task: Any,
+    test_task: Any,
     options: dict[str, Any],
     scratch: tuple[int, float],
 ) -> dict[str, Any]:
-    """Train, save every stage's model and the last one in the run directory, and write down what happened."""
+    """Train, save the model of every stage and of the last one in the run directory, and write the results."""
     from headcount.cli.console import progress
     from headcount.cli.loading import run_of
     from headcount.gates import train_gates
     from headcount.surgery import save
 
     stated = {**options, "settings": vars(options["settings"]), "roles": None, "scratch": scratch}
-    with run_of(setup, "gates", model, [task for task in (training, proving) if task], **stated) as run:
+    with run_of(setup, "gates", model, [task for task in (train_task, test_task) if task], **stated) as run:
         with progress("training gates") as bar:
             gated = train_gates(
-                model, training, proving, **options, run=run.directory,
+                model, train_task, test_task, **options, run=run.directory,
                 on_stage=lambda stage, smaller: save(smaller, out / "stages" / stage.name, tokenizer=tokenizer),
                 progress=lambda what, share: bar(share, what),
             )  # fmt: skip
         path = save(gated.model, out / "model", tokenizer=tokenizer)
         content, report = gated.to_json(), gated.report(path.as_posix())
         if scratch[0]:
-            content["from_scratch"] = _from_scratch(gated, training, proving, options, scratch, out, tokenizer)
+            content["from_scratch"] = _from_scratch(gated, train_task, test_task, options, scratch, out, tokenizer)
             score, epochs = content["from_scratch"]["after"], scratch[0]
             report += f"\nThe same layout from random weights, {epochs} epochs: {gated.metric.name} {score:.4g}"
         return run.finish({"model": setup.model, **content, "path": path.as_posix(), "report": report})
@@ -151,8 +165,8 @@ def _run(
 
 def _from_scratch(
     gated: Any,
-    training: Any,
-    proving: Any,
+    train_task: Any,
+    test_task: Any,
     options: dict[str, Any],
     scratch: tuple[int, float],
     out: Path,
@@ -166,10 +180,10 @@ def _from_scratch(
     from headcount.training import Recovery, recover
 
     settings = options["settings"]
-    train, test, _ = hold_out(training, proving, settings.seed, options["allow_overlap"])
+    train, test, _ = hold_out(train_task, test_task, settings.seed, options["overlap"])
     fresh = fresh_copy(gated.model, settings.seed)
     recovery = Recovery(scratch[0], lr=scratch[1], tokens=settings.tokens, seed=settings.seed)
-    chosen = train.subset(range(min(len(train), len(test))))  # which epoch is best: on data that the test is not
+    chosen = train.subset(range(min(len(train), len(test))))  # the best epoch is chosen without the test data
     with progress("training from scratch") as bar:
         recover(fresh, train, chosen, recovery, directory=out / "from-scratch-state", progress=bar)
     path = save(fresh, out / "from-scratch", tokenizer=tokenizer)

@@ -25,7 +25,12 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
 
 
 def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
-    """A model and its tokenizer; on a CPU `auto` computes in float32, elsewhere as the weights were saved.
+    """A model and its tokenizer."""
+    return load_weights(name, device, dtype), load_tokenizer(fetch(name), name)
+
+
+def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
+    """A model alone; on a CPU the dtype `auto` is float32, elsewhere what the weights were saved in.
 
     device: `spread` puts the layers of a large model on all GPUs, then in memory, as accelerate's device map does.
     """
@@ -33,10 +38,9 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[An
     if dtype != "auto" and dtype not in DTYPES:
         raise HeadcountError(unknown("dtype", dtype, ("auto", *DTYPES)))
     kind: Any = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else "auto")
-    directory = fetch(name)
-    model: Any = load(directory, dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
+    model: Any = load(fetch(name), dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
     remember_origin(model, name)
-    return model if device == "spread" else model.to(place), load_tokenizer(directory, name)
+    return model if device == "spread" else model.to(place)
 
 
 def load_tokenizer(directory: Any, name: str) -> Any:

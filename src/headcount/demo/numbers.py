@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from headcount.demo.directory import find_packages
-from headcount.demo.learning import Tell, learn
 from headcount.surgery import save
 from headcount.tasks import Translation
+from headcount.training import Progress, fit
 
 LARGEST = 999_999
 SPECIAL = ["<pad>", "</s>", "<unk>"]
@@ -54,7 +54,7 @@ def write_numbers(out: Path, sizes: Sizes) -> dict[str, int]:
     return {name: len(numbers) for name, numbers in parts.items()}
 
 
-def train_translator(out: Path, sizes: Sizes, tell: Tell) -> Path:
+def train_translator(out: Path, sizes: Sizes, progress: Progress) -> Path:
     """Train a small Marian-layout translator, keep some epochs in `checkpoints`, and save the last to `model`."""
     tokenizer = _tokenizer(line for side in ("en", "de") for line in (out / f"train.{side}").open(encoding="utf-8"))
     torch.manual_seed(0)
@@ -65,7 +65,10 @@ def train_translator(out: Path, sizes: Sizes, tell: Tell) -> Path:
         if epoch in sizes.kept:
             save(model, out / "checkpoints" / f"epoch-{epoch:02d}", tokenizer=tokenizer)
 
-    learn(model, train, epochs=sizes.epochs, lr=2e-3, tokens=800, tell=tell, after=keep, state=out / "training")
+    fit(
+        model, train, epochs=sizes.epochs, lr=2e-3, tokens=800, progress=progress, after_epoch=keep,
+        directory=out / "training",
+    )  # fmt: skip
     return save(model, out / "model", tokenizer=tokenizer)
 
 

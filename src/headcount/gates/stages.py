@@ -1,9 +1,10 @@
-"""`train_gates`: learn which heads can go, while the rest of the model adapts (V19 section 6)."""
+"""`train_gates`: learn which heads can be removed, while the rest of the model adapts (V19 section 6)."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ import torch
 
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
-from headcount.gates.gate_training import GateTraining, Gating
-from headcount.gates.gated import Gated, Stage, roles_left
+from headcount.gates.gate_training import Course, GateTraining, Gating
+from headcount.gates.gated import Gated, GateStage, roles_left
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.state import GateState
 from headcount.heads import Head
 from headcount.pruning import refuse_headless, resolve_overlap
 from headcount.runs import RunDirectory, model_signature, open_run, versions
@@ -23,12 +23,12 @@ from headcount.stats import paired_bootstrap
 from headcount.structure import anatomy, device_of, initialize_anew
 from headcount.surgery import remove, save
 from headcount.tasks import Task
+from headcount.training import Checkpoint
 
-HELD_OUT, AT_MOST = 0.1, 1000  # of the data, if there is no test data
+HELD_OUT, AT_MOST = 0.1, 1000  # share and number of examples to hold out, if there is no test data
 FIRST_PRICE = 1e-3  # where steering begins
 
-
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, float], object]
 
 
 def train_gates(
@@ -41,53 +41,46 @@ def train_gates(
     kinds: Sequence[str] | None = None,
     settings: Gating | None = None,
     roles: Mapping[Head, str] | None = None,
-    allow_overlap: bool = False,
+    overlap: str = "refuse",
     run: str | Path | RunDirectory | None = None,
-    on_stage: Callable[[Stage, Any], object] | None = None,
+    on_stage: Callable[[GateStage, Any], object] | None = None,
     progress: Progress | None = None,
 ) -> Gated:
     """Put a Hard Concrete gate on every head, train, close gates for good, and really remove their heads.
 
-    task: what is trained on. test_task: what proves it; without one, a tenth of `task` is held out.
-    lam: the price of an open gate (V19's lambda). target_heads: instead, how many of the heads with gates shall stay;
+    task: the training data. test_task: held-out data; without it, a tenth of `task` is held out.
+    lam: the price of an open gate (V19's lambda). target_heads: instead, how many of the heads with gates to keep;
     the price is steered to get there. Several of either make a path: each stage begins where the last one ended.
-    kinds: only heads of these kinds get gates. roles: of heads, to tell which survive.
-    run: a run directory; the same call goes on there where it was interrupted, to the same result.
-    on_stage: called with every finished stage and its model. The model itself is left as it is.
+    kinds: only heads of these kinds get gates. roles: of heads, to count which survive.
+    overlap: what happens to test examples that are also in the training data: "refuse", "drop" or "allow".
+    run: a run directory; the same call resumes there, and ends in the same result.
+    on_stage: called with every finished stage and its model. progress: called with what is being done, and its share.
+    The model that you pass is not changed.
     """
     refuse_headless(model)
     settings = settings or Gating()
     heads = anatomy(model).heads_of(kinds)
     asked = plan_stages(lam, target_heads, len(heads))
-    task, test, remarks = hold_out(task, test_task, settings.seed, allow_overlap)
+    task, test, remarks = hold_out(task, test_task, settings.seed, overlap)
     signature = {
         "model": model_signature(model), "train": task.signature(), "test": test.signature(), "lambda": lam,
         "target_heads": target_heads, "kinds": kinds, "settings": vars(settings), "versions": versions(),
     }  # fmt: skip
     with open_run(run, signature) as directory:
         base = evaluate(model, test).of()
-        learner, gates = copy.deepcopy(model), HardConcrete(len(heads)).to(device_of(model))
-        state = GateState(None if directory is None else directory.path / "gates")
-        smaller, removed = model, list[Head]()
-        for number, (price, wanted) in enumerate(asked):
-            training = GateTraining(learner, task, gates, heads, settings, price=price, wanted=wanted)
-            done = number < len(state.stages)  # before an interruption
-            if not done:
-                try:
-                    _train(training, state, settings, _part(progress, number, len(asked), training))
-                except HeadcountError as error:
-                    raise _stopped(error, training, heads, directory) from error
-                went_back = _reopen(training)
-                smaller, removed = _cut(training, heads)
-                stage = _measure(smaller, test, base, training, heads, removed, roles, went_back)
-                state.keep(training, settings.epochs, stage)
-                if on_stage is not None:
-                    on_stage(stage, smaller)
-            if number + 1 == len(asked) or state.stages[number].went_back_to is not None:
-                if done:
-                    state.resume(training)
-                    smaller, removed = _cut(training, heads)
-                break
+        path = GatePath(model, task, heads, settings, asked, None if directory is None else directory.path / "gates")
+        while not path.ended:
+            try:
+                path.train(progress)
+            except HeadcountError as error:
+                raise _stopped(error, path.training, heads, directory) from error
+            went_back = _reopen(path.training)
+            smaller, removed = cut(path.training, heads)
+            stage = _measure(smaller, test, base, path.training, heads, removed, roles, went_back)
+            if on_stage is not None:
+                on_stage(stage, smaller)
+            path.finish(stage)
+    smaller, removed = cut(path.training, heads)
     metric = test.metric
     return Gated(
         model=smaller,
@@ -95,31 +88,98 @@ def train_gates(
         metric=metric,
         before=float(metric.of_sums(base.sum(0))),
         test_n=len(test),
-        stages=tuple(state.stages),
-        remarks=(*remarks, *(stage.remark for stage in state.stages if stage.remark)),
+        stages=tuple(path.stages),
+        remarks=(*remarks, *(stage.remark for stage in path.stages if stage.remark)),
         signature=signature,
     )
 
 
-def _train(training: GateTraining, state: GateState, settings: Gating, progress: Callable[[int, float], None]) -> None:
-    for epoch in range(state.resume(training), settings.epochs):
-        training.epoch(epoch, lambda share, epoch=epoch: progress(settings.epochs, epoch + share))
-        if epoch + 1 < settings.epochs:
-            state.keep(training, epoch + 1)
+class GatePath:
+    """The stages of one call: those that are finished, and the training under way, kept after each epoch.
+
+    asked: (price, wanted number of open gates) of each stage. directory: for `gates.json` and its tensors.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        heads: Sequence[Head],
+        settings: Gating,
+        asked: Sequence[tuple[float, int | None]],
+        directory: Path | None,
+    ) -> None:
+        self.task, self.heads, self.settings, self.asked = task, heads, settings, asked
+        self.learner, self.gates = copy.deepcopy(model), HardConcrete(len(heads)).to(device_of(model))
+        self.checkpoint = Checkpoint(directory, "gates")
+        self.stages: list[GateStage] = []
+        self.epoch = 0  # epochs of the stage under way that are finished
+        kept = self.checkpoint.read(self._parse)
+        if kept is not None:
+            self.stages, self.epoch, course, snapshot = kept
+        self.training = self._stage(len(self.stages) - self.ended)
+        if kept is not None:
+            self.training.resume(self.checkpoint, course, snapshot)
+
+    @property
+    def ended(self) -> bool:
+        """All stages are finished, or the last one closed every gate, so that the next could only do the same."""
+        return len(self.stages) == len(self.asked) or (bool(self.stages) and self.stages[-1].went_back_to is not None)
+
+    def train(self, progress: Progress | None) -> None:
+        """The stage under way, to its last epoch."""
+
+        def tell(share: float, loss: float) -> None:
+            if progress is not None:
+                opened = int((~self.gates.closed()).sum())
+                done = (len(self.stages) + share) / len(self.asked)
+                progress(f"training gates, {opened} of {len(self.heads)} open", done)
+
+        self.training.run(self.epoch, self.keep, tell)
+
+    def keep(self, epoch: int) -> None:
+        """Keep the stage under way after an epoch."""
+        if epoch < self.settings.epochs:  # after the last one, the stage is measured and kept as finished
+            self.epoch = epoch
+            self.training.keep(self.checkpoint, self._state())
+
+    def finish(self, stage: GateStage) -> None:
+        """Keep a finished stage, and go on to the next one, if there is one."""
+        self.stages.append(stage)
+        self.epoch = 0
+        self.training.keep(self.checkpoint, self._state(), ended=True)
+        if not self.ended:
+            self.training = self._stage(len(self.stages))
+
+    def _stage(self, number: int) -> GateTraining:
+        price, wanted = self.asked[number]
+        return GateTraining(self.learner, self.task, self.gates, self.heads, self.settings, price=price, wanted=wanted)
+
+    def _state(self) -> dict[str, Any]:
+        return {"stages": [asdict(stage) for stage in self.stages], "epoch": self.epoch}
+
+    def _parse(self, content: dict[str, Any]) -> tuple[list[GateStage], int, Course | None, int | None]:
+        stages, epoch = [GateStage.parse(one) for one in content["stages"]], int(content["epoch"])
+        course = None if content["course"] is None else Course.parse(content["course"])
+        snapshot = None if content["snapshot"] is None else int(content["snapshot"])
+        under_way = len(stages) + (course is not None)
+        if not 1 <= under_way <= len(self.asked) or not 0 <= epoch < self.settings.epochs:
+            raise ValueError(f"epoch {epoch} after {len(stages)} of {len(self.asked)} stages")
+        return stages, epoch, course, snapshot
 
 
 def _reopen(training: GateTraining) -> int | None:
-    """If every gate has closed, go back to the last step at which one had not, and say which."""
+    """If every gate has closed, go back to the last step at which one was open, and say which."""
     if training.wanted is not None or not bool(training.gates.closed().all()):
         return None
     step = training.go_back()
     if not step:
-        price = training.course.price
-        raise HeadcountError(f"lambda {price:g} closed every gate within the first steps; try a smaller one")
+        message = f"lambda {training.course.price:g} closed every gate within the first steps"
+        raise HeadcountError(message, advice="try a smaller {lam}")
     return step
 
 
-def _cut(training: GateTraining, heads: Sequence[Head]) -> tuple[Any, list[Head]]:
+def cut(training: GateTraining, heads: Sequence[Head]) -> tuple[Any, list[Head]]:
     """Gates to 0 or 1: the model without the heads whose gates are closed, and which these are."""
     if training.wanted is None:
         closed = training.gates.closed().tolist()
@@ -140,10 +200,10 @@ def _measure(
     removed: list[Head],
     roles: Mapping[Head, str] | None,
     went_back_to: int | None,
-) -> Stage:
+) -> GateStage:
     statistics = evaluate(smaller, test).of()
     tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
-    return Stage(
+    return GateStage(
         price=training.course.price,
         target=training.wanted,
         removed=tuple(str(head) for head in removed),
@@ -160,56 +220,57 @@ def _measure(
     )
 
 
-def _stopped(error: HeadcountError, training: GateTraining, heads: Sequence[Head], run: RunDirectory | None) -> Any:
-    """A loss that is not finite: keep the last good model, and say where."""
+def _stopped(
+    error: HeadcountError, training: GateTraining, heads: Sequence[Head], run: RunDirectory | None
+) -> HeadcountError:
+    """A loss that is not finite: save the last good model, and say where."""
     step = training.go_back()
     if not step or run is None:
         return error
-    path = save(_cut(training, heads)[0], run.path / "last-good")
-    return HeadcountError(f"{error}; the model of step {step} is kept in {path}")
-
-
-def _part(progress: Progress | None, number: int, of: int, training: GateTraining) -> Callable[[int, float], None]:
-    def tell(epochs: int, done: float) -> None:
-        if progress is not None:
-            closed = training.gates.closed()
-            progress(f"training gates, {int((~closed).sum())} of {len(closed)} open", (number + done / epochs) / of)
-
-    return tell
+    path = save(cut(training, heads)[0], run.path / "last-good")
+    return HeadcountError(f"{error.message}; the model of step {step} is saved in {path}", advice=error.advice)
 
 
 def plan_stages(lam: Any, target: Any, total: int) -> list[tuple[float, int | None]]:
-    """(price, wanted number of open gates) of each stage."""
+    """(price, wanted number of open gates) of each stage.
+
+    >>> plan_stages([0.01, 0.03], None, 8)
+    [(0.01, None), (0.03, None)]
+    """
     if (lam is None) == (target is None):
-        raise HeadcountError("say what an open gate costs (lambda), or how many heads shall stay (target heads)")
+        given = "neither" if lam is None else "both"
+        raise HeadcountError(
+            f"either the price of an open gate or the number of heads to keep is needed; {given} was given",
+            advice="pass {lam} or {target_heads}",
+        )
     if lam is not None:
         prices = [float(price) for price in (lam if isinstance(lam, Sequence) else [lam])]
         if not prices or any(not price > 0 for price in prices):
-            raise HeadcountError(f"lambda is the price of an open gate, above 0; got {prices}")
+            raise HeadcountError(f"lambda, the price of an open gate, must be above 0; got {prices}")
         return [(price, None) for price in prices]
     wanted = [int(number) for number in (target if isinstance(target, Sequence) else [target])]
     if not wanted or any(not 1 <= number < total for number in wanted):
-        raise HeadcountError(f"of {total} heads with gates, 1 to {total - 1} can stay; got {wanted}")
+        raise HeadcountError(f"of {total} heads with gates, 1 to {total - 1} can be kept; got {wanted}")
     if sorted(wanted, reverse=True) != wanted:
-        raise HeadcountError(f"a path goes from more heads to fewer; got {wanted}")
+        raise HeadcountError(f"a path leads from more heads to fewer; got {wanted}")
     return [(FIRST_PRICE, number) for number in wanted]
 
 
-def hold_out(task: Task, test: Task | None, seed: int, allow_overlap: bool) -> tuple[Task, Task, list[str]]:
-    """What trains and what proves."""
+def hold_out(task: Task, test: Task | None, seed: int, overlap: str = "refuse") -> tuple[Task, Task, list[str]]:
+    """Training data, test data, and remarks on how they were made."""
     if test is not None:
-        test, remarks = resolve_overlap(task.keys(), test, "the training data", "allow" if allow_overlap else "refuse")
+        test, remarks = resolve_overlap(task.keys(), test, "the training data", overlap)
         return task, test, remarks
     order = np.random.default_rng(seed).permutation(len(task)).tolist()
     count = min(AT_MOST, round(HELD_OUT * len(order)))
     if not count:
-        raise HeadcountError(f"{len(order)} examples are too few to hold some out; give test data of its own")
+        raise HeadcountError(f"{len(order)} examples are too few to hold some out", advice="pass {test_task}")
     train, test = task.subset(sorted(order[count:])), task.subset(sorted(order[:count]))
-    return train, test, [f"There is no test data: {len(test)} examples were held out, {len(train)} trained."]
+    return train, test, [f"No test data was given: {len(test)} examples were held out, {len(train)} used for training."]
 
 
 def fresh_copy(model: Any, seed: int = 0) -> Any:
-    """A model of the same layout, its heads gone as they are, with weights as at the beginning of a training.
+    """A model of the same layout, with the same heads removed, and newly initialised weights.
 
     >>> from transformers import BertConfig, BertModel
     >>> small = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))
@@ -218,7 +279,7 @@ def fresh_copy(model: Any, seed: int = 0) -> Any:
     False
     """
     if not hasattr(model, "init_weights"):
-        raise HeadcountError(f"{type(model).__name__} cannot say how its weights begin: it is no transformers model")
+        raise HeadcountError(f"{type(model).__name__} is not a transformers model: it cannot initialise its weights")
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,26 +1,18 @@
-""""""
+"""Training: a loop that can be repeated to the last bit, a checkpoint that resumes it, and recovery after pruning."""
 
-from headcount.training.loop import (
-    Training,
-    optimizer_tensors,
-    read_tensors,
-    set_optimizer,
-    set_weights,
-    under,
-    weights_of,
-    write_tensors,
-)
+from headcount.training.checkpoint import Checkpoint, refuse_misfit, set_weights, weights_of
+from headcount.training.loop import Progress, Training, fit, refuse_settings
 from headcount.training.recovery import Recovery, recover
 
 __all__ = [
+    "Checkpoint",
+    "Progress",
     "Recovery",
     "Training",
-    "optimizer_tensors",
-    "read_tensors",
+    "fit",
     "recover",
-    "set_optimizer",
+    "refuse_misfit",
+    "refuse_settings",
     "set_weights",
-    "under",
     "weights_of",
-    "write_tensors",
 ]

@@ -1,4 +1,4 @@
-"""A plain training loop whose every epoch can be repeated to the last bit, and its state as safetensors."""
+"""The training loop: AdamW, warm-up and linear decay, and every epoch can be repeated to the last bit."""
 
 from __future__ import annotations
 
@@ -9,24 +9,79 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from headcount.engine import batches_by_length
-from headcount.errors import HeadcountError, RunConflict, first_line
+from headcount.errors import HeadcountError
+from headcount.runs import fingerprint
 from headcount.structure import device_of
-from headcount.tasks import Task
+from headcount.tasks import Batch, Task
+from headcount.training.checkpoint import Checkpoint
 
-Progress = Callable[[float], None]
-REMEMBERED = ("step", "exp_avg", "exp_avg_sq")  # by AdamW, of each parameter
+Progress = Callable[[float, float], object]  # the share done, and the running loss
+
+WARMUP = 0.1  # share of the steps in which the learning rate rises
+DECAY = 0.01  # AdamW's weight decay, unless a group of parameters has its own
+SMOOTHING = 0.9  # of the running loss
+
+
+def fit(
+    model: Any,
+    task: Task,
+    *,
+    epochs: int,
+    lr: float,
+    tokens: int,
+    seed: int = 0,
+    progress: Progress | None = None,
+    after_epoch: Callable[[int], object] | None = None,
+    directory: str | Path | None = None,
+) -> None:
+    """Train a model in place on a task's own loss; parameters that require no gradient stay as they are.
+
+    >>> from headcount.tasks import Classification
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> tokenizer = word_tokenizer("good bad film")
+    >>> size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> model = BertForSequenceClassification(BertConfig(**size, vocab_size=len(tokenizer)))
+    >>> task = Classification([{"text": "good film", "label": 1}, {"text": "bad film", "label": 0}], tokenizer)
+    >>> fit(model, task, epochs=2, lr=1e-3, tokens=64, after_epoch=print)
+    1
+    2
+
+    lr: the peak; it rises over the first tenth of the steps and then falls to 0. tokens: per batch, with padding.
+    seed: of the order of batches and of dropout. progress: called with the share done and the running loss.
+    after_epoch: called with the number of each finished epoch, from 1 on.
+    directory: keeps a checkpoint after each epoch; the same call then resumes, and ends in the same weights.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    batches = batches_by_length(task.lengths, tokens)
+    signature = {"epochs": epochs, "lr": lr, "tokens": tokens, "seed": seed, "task": task.signature()}
+    if directory is not None:
+        signature["start"] = fingerprint(model)
+    training = Training(model, task, [{"params": weights, "lr": lr}], batches=batches, epochs=epochs, seed=seed)
+    checkpoint = Checkpoint(directory, signature=signature)
+    done = checkpoint.read(lambda state: _finished(state["epoch"], epochs))
+    if done is not None:
+        checkpoint.restore(model, training.optimizer)
+
+    def finished(epoch: int) -> None:
+        if after_epoch is not None:
+            after_epoch(epoch)
+        checkpoint.keep({"epoch": epoch}, model, training.optimizer)
+
+    training.run(done or 0, finished, progress)
 
 
 class Training:
-    """AdamW with warm-up and linear decay; every epoch's randomness comes from the seed and its number alone.
+    """AdamW over a task's batches; the randomness of an epoch comes from the seed and its number alone.
 
-    A subclass says what the `loss` is. groups: of parameters, as torch has them, each with its `lr` at its height;
-    one with `"steady": True` keeps it. what: the name of all this in an error.
+    The loss is the task's own, averaged over the examples of a batch; a subclass can define another one, other
+    batches (`plan`), another schedule (`rate`), and what happens after a step.
+
+    groups: of parameters, as torch takes them, each with its peak `lr`; one with `"steady": True` stays there.
+    batches: the examples of each batch. what: names this training in errors.
     """
 
     def __init__(
@@ -35,114 +90,82 @@ class Training:
         task: Task,
         groups: Sequence[dict[str, Any]],
         *,
+        batches: Sequence[Sequence[int]],
         epochs: int,
-        tokens: int,
         seed: int,
-        what: str,
+        what: str = "the training",
     ) -> None:
         self.model, self.task, self.seed, self.what = model, task, seed, what
         self.device = device_of(model)
-        self.batches = batches_by_length(task.lengths, tokens)
-        self.steps = epochs * len(self.batches)
-        self.optimizer = torch.optim.AdamW([{"weight_decay": 0.01, **group} for group in groups])
-        self.heights = [group["lr"] for group in groups]
+        self.batches, self.epochs = batches, epochs
+        self.steps = epochs * len(batches)
+        self.optimizer = torch.optim.AdamW([{"weight_decay": DECAY, **group} for group in groups])
+        self.peaks = [group["lr"] for group in groups]
+        self.running_loss = math.nan
 
-    def loss(self, step: int, batch: Any) -> Tensor:
-        """What is to be made smaller at a step, counted from 0."""
-        raise NotImplementedError
+    def run(self, begin: int, after_epoch: Callable[[int], object], progress: Progress | None = None) -> None:
+        """Train from an epoch to the last one; `begin` epochs are done already."""
+        for number in range(begin, self.epochs):
+            self.epoch(number, progress)
+            after_epoch(number + 1)
 
-    def after(self, step: int) -> None:
-        """Called when a step has been made."""
-
-    def epoch(self, number: int, progress: Progress) -> None:
-        order = np.random.default_rng([self.seed, number]).permutation(len(self.batches))
+    def epoch(self, number: int, progress: Progress | None = None) -> None:
+        """All batches once, in an order of this epoch's own; epochs count from 0."""
+        plan = self.plan(number)
         self.model.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed * 1_000_003 + number)
-            for place, index in enumerate(order):
-                self._step(number * len(order) + place, self.task.batch(self.batches[index]).to(self.device))
-                progress((place + 1) / len(order))
+            for step, indices in enumerate(plan, start=number * len(plan)):
+                self.step(step, self.task.batch(indices).to(self.device))
+                if progress is not None:
+                    progress((step + 1) / self.steps, self.running_loss)
         self.model.eval()
 
-    def _step(self, step: int, batch: Any) -> None:
-        warm = max(1.0, 0.1 * self.steps)
-        share = max(0.0, min((step + 1) / warm, (self.steps - step) / max(1.0, self.steps - warm)))
-        for group, height in zip(self.optimizer.param_groups, self.heights, strict=True):
-            group["lr"] = height if group.get("steady") else height * share
-        loss = self.loss(step, batch)
-        if not math.isfinite(float(loss.detach())):
-            raise HeadcountError(f"the loss is not finite at step {step + 1} of {self.what}; try a smaller --lr")
+    def plan(self, epoch: int) -> list[Sequence[int]]:
+        """The batches of an epoch, in its order."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.batches))
+        return [self.batches[index] for index in order]
+
+    def step(self, number: int, batch: Batch) -> None:
+        """One update of the weights; steps count from 0."""
+        share = self.rate(number)
+        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            group["lr"] = peak if group.get("steady") else peak * share
+        loss = self.loss(number, batch)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            message = f"the loss is not finite at step {number + 1} of {self.what}"
+            raise HeadcountError(message, advice="try a smaller {lr}")
+        before = self.running_loss
+        self.running_loss = value if math.isnan(before) else SMOOTHING * before + (1 - SMOOTHING) * value
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.after(step)
+        self.after_step(number)
+
+    def rate(self, step: int) -> float:
+        """The learning rate at a step, as a share of its peak."""
+        warm = max(1.0, WARMUP * self.steps)
+        return max(0.0, min((step + 1) / warm, (self.steps - step) / max(1.0, self.steps - warm)))
+
+    def loss(self, step: int, batch: Batch) -> Tensor:
+        """What is minimised: the mean over examples of the task's loss."""
+        return self.task.losses(self.task.outputs(self.model, batch), batch).mean()
+
+    def after_step(self, step: int) -> None:
+        """Called after each step."""
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of all weights."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+def refuse_settings(settings: Any, wanted: dict[str, tuple[bool, str]]) -> None:
+    """Refuse the first setting that is out of its range: {field: (whether it is right, what it must be)}."""
+    for name, (right, words) in wanted.items():
+        if not right:
+            raise HeadcountError(f"{name} must be {words}, not {getattr(settings, name)!r}")
 
 
-def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Bring a model's weights to what they were."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            _refuse_misfit(name, weights.get(name), (tensor.shape,))
-            tensor.copy_(weights[name])
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What an optimizer remembers, each by its parameter's number and name."""
-    return {
-        f"{number}.{name}": torch.as_tensor(value).detach().clone()
-        for number, state in optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-
-
-def set_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Bring an optimizer to what it remembered."""
-    content = optimizer.state_dict()
-    shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
-    for key, value in tensors.items():
-        number, _, name = key.partition(".")
-        known = name in REMEMBERED and number.isdecimal() and int(number) < len(shapes)
-        _refuse_misfit(key, value, (shapes[int(number)], torch.Size()) if known else ())
-        content["state"].setdefault(int(number), {})[name] = value
-    for number, state in content["state"].items():
-        for name in REMEMBERED:
-            _refuse_misfit(f"{number}.{name}", state.get(name))
-    optimizer.load_state_dict(content)
-
-
-def _refuse_misfit(name: str, tensor: Tensor | None, shapes: Sequence[torch.Size] | None = None) -> None:
-    """What was kept must fit what it is put into."""
-    if tensor is None or (shapes is not None and tensor.shape not in shapes):
-        found = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
-        raise RunConflict(f"what was kept of the training does not fit the model: {name} is {found}; begin a new run")
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Whole or not at all; tensors that share memory (tied embeddings) are written once each."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, partial)
-    partial.replace(path)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """What `write_tensors` has written."""
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError, OverflowError) as error:
-        raise RunConflict(f"{path} cannot be read: {first_line(error)}; begin a new run") from None
-
-
-def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose name begins with the prefix, without it.
-
-    >>> sorted(under("a.", {"a.x": torch.ones(1), "b.x": torch.ones(1)}))
-    ['x']
-    """
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _finished(epoch: Any, epochs: int) -> int:
+    """The number of finished epochs that a checkpoint tells."""
+    if not isinstance(epoch, int) or not 1 <= epoch <= epochs:
+        raise ValueError(f"epoch {epoch!r} of {epochs}")
+    return epoch
