@@ -6,7 +6,7 @@ import torch
 
 import zoo
 from headcount import anatomy, evaluate
-from headcount.evaluation import evaluate as run_module
+from headcount.evaluation import sweep as run_module
 from headcount.evaluation.means import mean_contexts
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay
