@@ -5,8 +5,8 @@ from headcount.tasks.columns import Column, find_text
 from headcount.tasks.data import Rows
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.load import load_task
-from headcount.tasks.task import BaseTask, Batch, Metric, Task, digest, padded
-from headcount.tasks.text import embedding_rows, length_limit, pad_token, positions, texts_of
+from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
+from headcount.tasks.text import EndAtLimit, embedding_rows, length_limit, pad_token, positions, texts_of
 from headcount.tasks.translation import Translation
 
 __all__ = [
@@ -14,6 +14,8 @@ __all__ = [
     "Batch",
     "Classification",
     "Column",
+    "DraftingTask",
+    "EndAtLimit",
     "LanguageModeling",
     "Metric",
     "Rows",

@@ -96,6 +96,7 @@ class Task(Protocol):
 
     metric: Metric
     generates: bool  # True: statistics() wants what decode() gives; False: what outputs() gives
+    drafts: bool = False  # True: it is a `DraftingTask`, whose outputs under a mask are verified, not decoded again
 
     def __len__(self) -> int: ...
 
@@ -141,6 +142,21 @@ class Task(Protocol):
         ...
 
 
+class DraftingTask(Task, Protocol):
+    """A generating task whose decoding can be taken apart, which makes sweeps several times faster.
+
+    It sets `drafts` to True and keeps to this: `decode` calls `generate` of an encoder-decoder once, greedily (one
+    beam, no sampling), and returns the token ids without the start token. A task that does not is decoded under every
+    mask.
+    """
+
+    pad: int  # the token id that stands after the end of an output
+
+    def limits(self, model: Any, indices: Sequence[int]) -> Sequence[int]:
+        """How many tokens `decode` writes at most for each of these examples."""
+        ...
+
+
 class BaseTask:
     """Examples as lists of token ids, padded per batch: a task of your own adds `losses` and `statistics`.
 
@@ -160,6 +176,7 @@ class BaseTask:
 
     kind = "custom"
     generates = False
+    drafts = False
 
     def __init__(
         self,

@@ -91,6 +91,7 @@ class Translation(BaseTask):
             self.first_token = language_token(tokenizer, target_language)
         chosen = pick(TRANSLATION, metric)
         self.generates = metric not in ("perplexity", "loss")
+        self.drafts = self.generates and beams == 1
         self.scorer = TextScorer(metric, tokenize) if self.generates else None
         if self.scorer is not None:
             chosen = self.scorer.signed(chosen)
