@@ -6,9 +6,11 @@ import torch
 from transformers import GenerationConfig
 
 import zoo
-from headcount import Translation, anatomy, evaluate
-from headcount.evaluation.drafting import tokens_needed
-from headcount.evaluation.verification import Verifier, best_candidate
+from headcount import Translation, anatomy, evaluate, masked
+from headcount.evaluation.decoding import best_candidate
+from headcount.evaluation.drafting import Reference, make_draft, refer, verify
+from headcount.evaluation.means import mean_contexts
+from headcount.tasks import Batch, Metric, padded
 from headcount.tasks.toy import word_tokenizer
 
 WORDS = " ".join(f"w{number}" for number in range(40))
@@ -34,21 +36,6 @@ def translator(name, seed=0):
     for config in (model.config, model.generation_config):
         config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
     return model
-
-
-def outputs_under(model, task, masks, **settings):
-    """The token ids written under each mask, recorded through the task's statistics."""
-    written = []
-    original = task.scorer.statistics
-
-    def statistics(tokenizer, ids, targets, pad):
-        written.extend(tuple(row) for row in ids.tolist())
-        return original(tokenizer, ids, targets, pad)
-
-    task.scorer.statistics = statistics
-    outcomes = evaluate(model, task, masks, **settings)
-    task.scorer.statistics = original
-    return outcomes, written
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
@@ -80,8 +67,6 @@ def test_beams_take_the_plain_path_and_mean_fill_is_exact():
     task = translation(model, beams=3, metric="chrf")
     masks = [(), (anatomy(model).heads[0],)]
     assert np.array_equal(evaluate(model, task, masks).values, evaluate(model, task, masks, fast=False).values)
-    from headcount.evaluation.means import mean_contexts
-
     task = translation(model, metric="chrf")
     fill, masks = mean_contexts(model, task), [(), *((head,) for head in anatomy(model).heads[::3])]
     fast, plain = (evaluate(model, task, masks, fill=fill, fast=fast) for fast in (True, False))
@@ -102,28 +87,20 @@ def test_margins_certify_only_what_cannot_change():
     model = translator("marian")
     task = translation(model)
     batch = task.batch(range(len(task)))
-    draft = task.decode(model, batch)
-    needed = tokens_needed(draft, torch.tensor(task.limits(model, batch.indices)), torch.tensor([2]))
     with torch.inference_mode():
-        certified = Verifier(model, task, draft, needed)
-        certified(batch)
-        everything = Verifier(model, task, draft, needed)
-        everything(batch)
-        everything.margin = torch.zeros_like(everything.margin)  # nothing is certain: look everywhere
-        skipped = 0
-        from headcount import masked
-
+        draft = make_draft(model, task, batch)
+        certain = refer(model, task, batch, draft)
+        nothing_is = Reference(certain.hidden, torch.zeros_like(certain.margin), certain.reach)  # look everywhere
         for head in anatomy(model).heads[::3]:
             with masked(model, xi={head: 0.7}):
-                looked, all_looked = certified(batch), everything(batch)
-            assert torch.equal(looked.chosen, all_looked.chosen)
+                some, everything = (verify(model, task, batch, draft, known) for known in (certain, nothing_is))
+            assert torch.equal(some.chosen, everything.chosen)
+        rows = []
+        hook = model.get_output_embeddings().register_forward_hook(lambda m, a, out: rows.append(out.shape[1]))
         with masked(model, xi={anatomy(model).heads[0]: 0.999999}):
-            rows = []
-            hook = model.get_output_embeddings().register_forward_hook(lambda m, a, out: rows.append(out.shape[1]))
-            certified(batch)
-            hook.remove()
-            skipped = int(needed.sum()) - rows[0]
-    assert skipped > 0  # the certificate is not empty
+            verify(model, task, batch, draft, certain)
+        hook.remove()
+    assert rows[0] < int(draft.needed.sum())  # the certificate is not empty
 
 
 def test_best_candidate_and_near_ties():
@@ -131,3 +108,76 @@ def test_best_candidate_and_near_ties():
     best, tied = best_candidate(logits)
     assert best.tolist() == [2, 0]
     assert tied.tolist() == [True, False]
+
+
+class Own:
+    """A generating task as a user might write it: what the protocol asks for, and nothing else."""
+
+    generates = True
+    metric = Metric("tokens", lambda sums: sums[..., 0])
+
+    def __init__(self, sources):
+        self.sources = sources
+        self.lengths = [len(ids) for ids in sources]
+
+    def __len__(self):
+        return len(self.sources)
+
+    def batch(self, indices):
+        ids = padded([self.sources[index] for index in indices], 0)
+        return Batch({"input_ids": ids, "attention_mask": (ids != 0).long()}, None, tuple(indices))
+
+    def decode(self, model, batch):
+        mask = batch.inputs["attention_mask"]
+        ids = model.generate(batch.inputs["input_ids"], attention_mask=mask, max_new_tokens=6, do_sample=False)
+        return ids[:, 1:]
+
+    def statistics(self, outputs, batch):
+        weights = torch.arange(1.0, outputs.shape[1] + 1, dtype=torch.float64)
+        return (outputs.double() * weights).sum(dim=1, keepdim=True)
+
+    def check(self, model):
+        return []
+
+    def signature(self):
+        return {"own": self.sources}
+
+    def subset(self, indices):
+        return type(self)([self.sources[index] for index in indices])
+
+
+class OwnDrafting(Own):
+    """The same, in a form that lets its outputs be drafted."""
+
+    drafts = True
+    pad = 0
+
+    def limits(self, model, indices):
+        return [6] * len(indices)
+
+
+@pytest.mark.parametrize("kind", [Own, OwnDrafting])
+def test_a_generating_task_of_a_users_own(kind, monkeypatch, tmp_path):
+    model = translator("marian")
+    model.generation_config.pad_token_id = 0
+    task = kind([[5, 6, 7, 2], [9, 2], [11, 5, 2], [8, 7, 6, 5, 2], [20, 21, 22, 2]])
+    heads = anatomy(model).heads
+    masks = [(), *((head,) for head in heads[::2]), (heads[0], heads[-1]), heads[::3]]
+    plain = evaluate(model, task, masks, fast=False)
+    decoded = []
+    decode = kind.decode
+    monkeypatch.setattr(kind, "decode", lambda self, model, batch: decoded.append(model) or decode(self, model, batch))
+    fast = evaluate(model, task, masks, run=tmp_path)
+    assert np.array_equal(fast.values, plain.values)
+    assert len(set(fast.scores().tolist())) > 4  # the masks change outputs
+    whole_model = sum(one is model for one in decoded)
+    assert whole_model == (1 if kind is OwnDrafting else len(masks) - 2)
+
+
+def test_processors_that_depend_on_the_source_take_the_plain_path():
+    model = translator("marian")
+    model.generation_config.encoder_no_repeat_ngram_size = 2
+    task = translation(model, metric="chrf")
+    masks = [(), *((head,) for head in anatomy(model).heads[::5])]
+    fast, plain = evaluate(model, task, masks), evaluate(model, task, masks, fast=False)
+    assert np.array_equal(fast.values, plain.values)

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zoo
-from headcount import Classification, LanguageModeling, anatomy, evaluate, masked
+from headcount import Classification, LanguageModeling, anatomy, evaluate, masked, runs
+from headcount.engine import Local, using
+from headcount.engine import shards as shards_module
 from headcount.engine.batches import batches_by_length
 from headcount.errors import HeadcountError
 from headcount.tasks.toy import word_tokenizer
@@ -126,7 +128,40 @@ def test_evaluate_inside_a_mask_measures_the_masked_model():
     assert np.abs(fast.values[1] - both.values[0]).max() < 1e-5
 
 
-@pytest.mark.parametrize("masks", [[], "encoder.0.0", [0]])
-def test_masks_that_are_no_masks_are_refused(masks):
-    with pytest.raises(HeadcountError, match=r"masks is a list|no list of heads"):
+@pytest.mark.parametrize(("masks", "named"), [([], r"\[\]"), ("encoder.0.0", r"encoder\.0\.0"), ([0], "0")])
+def test_masks_that_are_not_a_list_of_sets_are_refused(masks, named):
+    with pytest.raises(HeadcountError, match=named):
         evaluate(bert(), classification(), masks)
+
+
+class Once(Local):
+    """Counts the shards that it does."""
+
+    def __init__(self):
+        self.shards = 0
+
+    def run(self, work, model, data, shards, progress=None):
+        self.shards += len(shards)
+        yield from super().run(work, model, data, shards, progress)
+
+
+def test_an_engine_that_is_named_does_the_work(monkeypatch):
+    monkeypatch.setattr(shards_module, "WORK", 1.0)
+    model, task, engine, around = bert(), classification("loss"), Once(), Once()
+    here = evaluate(model, task, [(), ["encoder.0.1"]], tokens=16)
+    with using(around):
+        there = evaluate(model, task, [(), ["encoder.0.1"]], tokens=16, engine=engine)
+        evaluate(model, task, tokens=16)
+    assert np.array_equal(here.values, there.values)
+    assert engine.shards == len(batches_by_length(task.lengths, 16)) == around.shards
+
+
+def test_model_and_data_are_fingerprinted_once_however_many_shards(monkeypatch, tmp_path):
+    monkeypatch.setattr(shards_module, "WORK", 1.0)
+    calls = []
+    of_model, of_task = runs.fingerprint, Classification.signature
+    monkeypatch.setattr(runs, "fingerprint", lambda model: calls.append("model") or of_model(model))
+    monkeypatch.setattr(Classification, "signature", lambda task: calls.append("data") or of_task(task))
+    evaluate(bert(), classification(), [(), ["encoder.0.1"]], fill="mean", tokens=16, run=tmp_path)
+    assert len(list((tmp_path / "outcomes").iterdir())) > 4
+    assert sorted(calls) == ["data", "model"]

@@ -6,7 +6,7 @@ import torch
 
 import zoo
 from headcount import anatomy, evaluate
-from headcount.evaluation import evaluate as run_module
+from headcount.evaluation.last_position import find_last_position
 from headcount.evaluation.means import mean_contexts
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay
@@ -58,24 +58,23 @@ def test_single_position_shortcut_respects_padding_and_kernels(name, attn, paddi
     assert agree(evaluate(model, task, masks), evaluate(model, task, masks, fast=False)) < 1e-5
 
 
-def test_a_classifier_is_seen_to_read_its_first_token_only(monkeypatch):
+def last_position(model, padding="right"):
+    task = Probe("bert", model, padding)
+    batch = task.batch(range(len(task)))
+    with torch.no_grad():
+        recording = record(anatomy(model), len(batch), lambda: task.outputs(model, batch))
+        return find_last_position(recording, lambda: task.outputs(model, batch))
+
+
+def test_a_classifier_is_seen_to_read_its_first_token_only():
     model = zoo.build("bert", "BertForSequenceClassification")
-    seen = []
-    original = run_module.find_reading
-    monkeypatch.setattr(run_module, "find_reading", lambda *args: seen.append(original(*args)) or seen[-1])
-    evaluate(model, Probe("bert", model), [(anatomy(model).heads[0],)])
-    assert seen[0] is not None
-    assert seen[0].positions.tolist() == [0] * len(seen[0].positions)
-    assert seen[0].allows(anatomy(model).sites[0])
+    position = last_position(model)
+    assert position.positions.tolist() == [0] * len(position.positions)
+    assert position.allows(anatomy(model).sites[0])
 
 
-def test_a_language_model_reads_every_position(monkeypatch):
-    model = zoo.build("bert", "BertForMaskedLM")
-    seen = []
-    original = run_module.find_reading
-    monkeypatch.setattr(run_module, "find_reading", lambda *args: seen.append(original(*args)) or seen[-1])
-    evaluate(model, Probe("bert", model, padding=None), [(anatomy(model).heads[0],)])
-    assert seen == [None]
+def test_a_language_model_reads_every_position():
+    assert last_position(zoo.build("bert", "BertForMaskedLM"), padding=None) is None
 
 
 def test_layers_below_the_mask_do_not_run():
@@ -83,7 +82,7 @@ def test_layers_below_the_mask_do_not_run():
     task, found = Probe("bert", model), anatomy(model)
     batch = task.batch(range(len(task)))
     with torch.inference_mode():
-        seen = record(found, len(batch), lambda: task.outputs(model, batch))
+        recording = record(found, len(batch), lambda: task.outputs(model, batch))
         ran = []
         hooks = [
             site.block.intermediate.register_forward_hook(lambda *_, layer=site.layer: ran.append(layer))
@@ -96,7 +95,7 @@ def test_layers_below_the_mask_do_not_run():
         ]
         xi = torch.ones(2, len(found.heads))
         xi[0, 4], xi[1, 5] = 0, 0  # two heads of layer 1
-        Replay(model, found, seen).run(found.sites[1], xi, lambda: task.outputs(model, batch.repeat(2)))
+        Replay(model, found, recording, found.sites[1]).run(xi, lambda: task.outputs(model, batch.repeat(2)))
         for hook in hooks:
             hook.remove()
     assert ran == [1, 2]
@@ -114,9 +113,9 @@ def test_nothing_is_left_behind_also_after_an_error():
 
     with torch.inference_mode():
         before = task.outputs(model, batch)
-        seen = record(found, len(batch), lambda: task.outputs(model, batch))
+        recording = record(found, len(batch), lambda: task.outputs(model, batch))
         with pytest.raises(KeyboardInterrupt):
-            Replay(model, found, seen).run(found.sites[4], torch.zeros(1, len(found.heads)), fail)
+            Replay(model, found, recording, found.sites[4]).run(torch.zeros(1, len(found.heads)), fail)
         after = task.outputs(model, batch)
     assert torch.equal(before, after)
     assert not any("forward" in module.__dict__ for module in model.modules())
@@ -162,12 +161,14 @@ def test_plan_replays_one_site_prunes_several_and_falls_back():
     found = anatomy(model)
     heads = found.heads
     masks = read_masks(found, [(), heads[:1], heads[:2], (heads[0], heads[-1])])
-    plan = make_plan(found, Probe("bert", model), masks, fast=True)
+    plan = make_plan(model, Probe("bert", model), masks)
+    assert plan.whole
     assert plan.replayed == {"encoder.0": [frozenset(heads[:1]), frozenset(heads[:2])]}
     assert plan.pruned == [frozenset({heads[0], heads[-1]})]
-    slow = make_plan(found, Probe("bert", model), masks, fast=False)
+    slow = make_plan(model, Probe("bert", model), masks, fast=False)
     assert slow.plain == list(masks[1:])
     assert not slow.replayed
     shared = zoo.build("albert")
-    plan = make_plan(anatomy(shared), Probe("albert", shared), [frozenset(anatomy(shared).heads[:1])], fast=True)
+    plan = make_plan(shared, Probe("albert", shared), [frozenset(anatomy(shared).heads[:1])])
     assert len(plan.plain) == 1
+    assert not plan.whole

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from headcount.errors import BadData
+from headcount.structure import position_limit
 from headcount.tasks.task import BaseTask, Batch, Metric
-from headcount.tasks.text import positions
 from tiny_models import bert, gpt, marian
 
 METRIC = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0])
@@ -98,7 +98,7 @@ def _strict(model):
 
 @pytest.mark.parametrize(("model", "expected"), [(bert(), 16), (gpt(), 16), (marian(), 64)])
 def test_positions_of_ordinary_models(model, expected):
-    assert positions(model) == expected
+    assert position_limit(model) == expected
 
 
 def test_positions_of_roberta_begin_after_the_padding_index():
@@ -106,13 +106,13 @@ def test_positions_of_roberta_begin_after_the_padding_index():
 
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     roberta = RobertaModel(RobertaConfig(vocab_size=20, max_position_embeddings=14, pad_token_id=1, **sizes)).eval()
-    limit = positions(roberta)
+    limit = position_limit(roberta)
     assert limit == 12
     roberta(torch.full((1, limit), 5))
     with pytest.raises((IndexError, RuntimeError)):
         roberta(torch.full((1, limit + 1), 5))
     t5 = T5Model(T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))
-    assert positions(t5) is None
+    assert position_limit(t5) is None
 
 
 def test_signatures_are_plain_json():

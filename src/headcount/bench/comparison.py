@@ -17,8 +17,7 @@ from headcount.bench.timing import CLOCKS, fixed_threads, interleaved, kept_memo
 from headcount.bench.verdict import Row, verdict
 from headcount.errors import HeadcountError, first_line, unknown
 from headcount.runs import model_signature, versions
-from headcount.structure import random_inputs
-from headcount.tasks import positions
+from headcount.structure import position_limit, random_inputs
 
 Tick = Callable[[], None]
 
@@ -145,7 +144,7 @@ def _check(batches: Sequence[int], rounds: int, tokens: int, clock: str) -> None
 
 def _lengths(model: Any, lengths: Sequence[int] | None, task: Any, tokens: int) -> list[int]:
     """The lengths to measure at: those given, those of the data, or the usual one, as far as the model can read."""
-    most = positions(model)
+    most = position_limit(model)
     room = most if most is None or not model.can_generate() or model.config.is_encoder_decoder else most - tokens
     if lengths is not None:
         for length in lengths:

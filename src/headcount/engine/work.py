@@ -170,14 +170,14 @@ def device_type(model: Any) -> str:
 
 
 @contextmanager
-def using(engine: Engine) -> Iterator[Engine]:
-    """Let an engine do all sweeps, scores and roles as long as the block lasts.
+def using(engine: Engine | None) -> Iterator[Engine | None]:
+    """Let an engine do all sweeps, scores and roles as long as the block lasts; None changes nothing.
 
     >>> with using(Local()) as engine:
     ...     current() is engine
     True
     """
-    token = _current.set(engine)
+    token = _current.set(engine or _current.get())
     try:
         yield engine
     finally:

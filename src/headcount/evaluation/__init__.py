@@ -1,6 +1,6 @@
 """The one engine: what happens when heads are off."""
 
 from headcount.evaluation.outcomes import Mask, Outcomes
-from headcount.evaluation.sweep import FILLS, evaluate, evaluation_signature
+from headcount.evaluation.sweep import evaluate
 
-__all__ = ["FILLS", "Mask", "Outcomes", "evaluate", "evaluation_signature"]
+__all__ = ["Mask", "Outcomes", "evaluate"]

@@ -1,107 +1,110 @@
-"""Drafted decoding: under most masks most translations stay as they are, so verify instead of decoding again.
+"""Drafted decoding: under most masks most outputs stay as they are, so verify them instead of decoding again.
 
-The unmasked model's own greedy output is the draft. Under each mask it is verified in one teacher-forced pass,
-replayed from the masked site; as far as the mask's own choices agree with it, the draft is what the mask would have
-written. Only from the first disagreement on is anything decoded, for all masks together. The result is exactly greedy.
+The unmasked model's own greedy output is the draft. Under each mask it is verified in one teacher-forced pass, replayed
+from the masked site. As far as the mask's own choices agree with the draft, it is what the mask would have written.
+Only from the first disagreement on is anything decoded, for all masks together. The result is exactly greedy.
+
+Verification looks at as few logits as can decide. A logit is w_i h + b_i. Where a mask moves the last hidden state h by
+dh, no candidate i can overtake the chosen y unless `margin < |dh| max_i |w_y - w_i|`. Positions with a larger margin
+need not be projected on the vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from headcount.evaluation.continuation import Continuation, Row, after_disagreement
+from headcount.evaluation.decoding import (
+    TIE,
+    Continuation,
+    PartialOutput,
+    after_disagreement,
+    end_tokens,
+    prepare,
+    read,
+)
 from headcount.evaluation.outcomes import Mask
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay, mask_values
-from headcount.evaluation.verification import Verdict, Verifier
 from headcount.structure import Anatomy
-from headcount.tasks import Batch
+from headcount.tasks import Batch, DraftingTask
 
 MEMORY = 2**28  # bytes for the logits of one verification
 
 
-class Drafting:
-    """The translations of one batch under many masks."""
+def drafted_outputs(
+    model: Any,
+    task: DraftingTask,
+    found: Anatomy,
+    batch: Batch,
+    masks: Mapping[str, list[Mask]],
+    stacked: int,
+    fill: Mapping[str, Tensor] | None = None,
+) -> tuple[dict[Mask, Tensor], int]:
+    """The token ids that the model writes under every mask, (B, T), and how many choices were near ties.
 
-    def __init__(
-        self,
-        model: Any,
-        task: Any,
-        found: Anatomy,
-        batch: Batch,
-        stacked: int,
-        fill: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self.model, self.task, self.found, self.batch = model, task, found, batch
-        self.stacked, self.fill = stacked, fill
-        self.near_ties = 0
-        self.draft = task.decode(model, batch)  # (B, T)
-        self.statistics = task.statistics(self.draft, batch)
-        self.limits = torch.tensor(task.limits(model, batch.indices), device=self.draft.device)  # (B,)
-        self.needed = tokens_needed(self.draft, self.limits, end_marks(model).to(self.draft.device))  # (B,)
-
-    def sweep(self, replayed: dict[str, list[Mask]]) -> Iterator[tuple[Mask, Tensor]]:
-        """Statistics (B, S) of every mask."""
-        verify = Verifier(self.model, self.task, self.draft, self.needed)
-        seen = record(self.found, len(self.batch), lambda: verify(self.batch))
-        replay = Replay(self.model, self.found, seen, fill=self.fill)
-        outputs: dict[Mask, Tensor] = {}
-        changed: list[Row] = []
-        copies = self._copies()
-        for name, masks in replayed.items():
-            for start in range(0, len(masks), copies):
-                some = masks[start : start + copies]
-                many = self.batch.repeat(len(some))
-                xi = mask_values(self.found, some, self.draft.device)
-                verdict = replay.run(self.found.site(name), xi, partial(verify, many))
-                outputs.update(dict.fromkeys(some, self.draft))
-                changed.extend(self._changed(some, xi, verdict))
-        rest = Continuation(self.model, self.task, self.batch, self.fill)
-        for row, written in rest.finish(changed):
-            outputs[row.mask] = _with_row(outputs[row.mask], row.place, written, self.task.pad)
-        self.near_ties += rest.near_ties
-        for mask, ids in outputs.items():
-            yield mask, self.statistics if ids is self.draft else self.task.statistics(ids, self.batch)
-
-    def _copies(self) -> int:
-        """How many masks to verify at a time, so that neither tokens nor logits exceed their budgets."""
-        size, length = self.draft.shape
-        vocabulary = self.model.get_output_embeddings().weight.shape[0]
-        widest = max(length, *(tensor.shape[1] for tensor in self.batch.inputs.values()))
-        return max(1, min(self.stacked // (size * widest), MEMORY // (4 * size * length * vocabulary)))
-
-    def _changed(self, masks: list[Mask], xi: Tensor, verdict: Verdict) -> Iterator[Row]:
-        """The rows where a mask disagrees with the draft, as far as they are decided."""
-        copies, size = len(masks), len(self.batch)
-        needed = self.needed.repeat(copies)
-        position = torch.arange(self.draft.shape[1], device=self.draft.device)
-        asked = position < needed[:, None]  # (M * B, T)
-        differs = (verdict.chosen != self.draft.repeat(copies, 1)) & asked
-        first = torch.where(differs.any(dim=1), differs.int().argmax(dim=1), needed)  # (M * B,)
-        self.near_ties += int((verdict.tied & asked & (position <= first[:, None])).any(dim=1).sum())
-        for at in differs.any(dim=1).nonzero()[:, 0].tolist():
-            copy, place = divmod(at, size)
-            end = int(first[at])
-            draft, chosen = self.draft[place, : self.needed[place]], verdict.chosen[at, end]
-            prefix = torch.cat([draft[:end], chosen[None]])
-            guess = after_disagreement(draft, end, chosen)
-            limit, encoded = int(self.limits[place]), verdict.encoded[at].clone()
-            yield Row(masks[copy], xi[copy], place, prefix, guess, limit, encoded)
+    masks: by the site whose heads they turn off; the whole model, which writes the draft, is always among the outputs.
+    stacked: how many tokens to verify at a time, padding included.
+    """
+    draft = make_draft(model, task, batch)
+    recording = record(found, len(batch), lambda: refer(model, task, batch, draft))
+    reference: Reference = recording.result
+    outputs: dict[Mask, Tensor] = {frozenset(): draft.ids}
+    partial_outputs: list[PartialOutput] = []
+    near_ties = 0
+    copies = _masks_at_a_time(model, batch, draft, stacked)
+    for name, of_site in masks.items():
+        replay = Replay(model, found, recording, found.site(name), fill=fill)
+        for first in range(0, len(of_site), copies):
+            some = of_site[first : first + copies]
+            xi = mask_values(found, some, draft.ids.device)
+            verdict = replay.run(xi, partial(verify, model, task, batch.repeat(len(some)), draft, reference))
+            near_ties += verdict.near_ties()
+            outputs.update(dict.fromkeys(some, draft.ids))
+            partial_outputs.extend(_disagreements(draft, verdict, some, xi))
+    finished, ties = Continuation(model, task, batch, fill).finish(partial_outputs)
+    for output in finished:
+        outputs[output.mask] = _with_row(outputs[output.mask], output.place, output.tokens, task.pad)
+    return outputs, near_ties + ties
 
 
-def end_marks(model: Any) -> Tensor:
-    """The tokens that end a text."""
-    end = model.generation_config.eos_token_id
-    return torch.tensor([] if end is None else end, dtype=torch.long).reshape(-1)
+def can_draft(model: Any, task: Any) -> bool:
+    """Whether the task lets its outputs be drafted, and no logits processor of the model depends on the source."""
+    settings = getattr(model, "generation_config", None)
+    of_source = ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty")
+    return bool(getattr(task, "drafts", False)) and not any(
+        getattr(settings, name, None) not in (None, 0, 1.0) for name in of_source
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """What the unmasked model writes for a batch."""
+
+    ids: Tensor  # (B, T)
+    limits: Tensor  # (B,)
+    needed: Tensor  # (B,), how many tokens count
+
+    @property
+    def asked(self) -> Tensor:
+        """The positions that count: (B, T)"""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.needed[:, None]
+
+
+def make_draft(model: Any, task: DraftingTask, batch: Batch) -> Draft:
+    """Decode a batch as the task does."""
+    ids = task.decode(model, batch)
+    limits = torch.tensor(task.limits(model, batch.indices), device=ids.device)
+    return Draft(ids, limits, tokens_needed(ids, limits, end_tokens(model).to(ids.device)))
 
 
 def tokens_needed(draft: Tensor, limits: Tensor, ends: Tensor) -> Tensor:
-    """How many tokens of each draft count: up to its end mark, or to its limit: (B,)
+    """How many tokens of each draft count: up to its end token, or to its limit: (B,)
 
     >>> tokens_needed(torch.tensor([[5, 1, 0], [5, 6, 7]]), torch.tensor([9, 2]), torch.tensor([1])).tolist()
     [2, 2]
@@ -112,11 +115,100 @@ def tokens_needed(draft: Tensor, limits: Tensor, ends: Tensor) -> Tensor:
     return torch.minimum(until_end, limits)
 
 
-def _with_row(ids: Tensor, place: int, written: Tensor, pad: int) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The unmasked model's pass over its own draft, with which a masked pass is compared."""
+
+    hidden: Tensor  # (B, T, hidden), the last hidden states
+    margin: Tensor  # (B, T), how far the logit of the draft's token is ahead of the next best
+    reach: Tensor  # (B, T), max_i |w_y - w_i| for the draft's token y
+
+    def may_change(self, hidden: Tensor) -> Tensor:
+        """Where another token could be the best one, given the hidden states of M masks: (M * B, T)"""
+        copies = len(hidden) // len(self.hidden)
+        moved = (hidden - self.hidden.repeat(copies, 1, 1)).norm(dim=-1)  # |dh|
+        return ~(moved * self.reach.repeat(copies, 1) < self.margin.repeat(copies, 1) - TIE)
+
+
+def refer(model: Any, task: DraftingTask, batch: Batch, draft: Draft) -> Reference:
+    """Read the draft with the model as it is."""
+    asked = draft.asked
+    reading = read(model, prepare(model, task, batch), draft.ids, lambda hidden: asked)
+    top = reading.logits.gather(1, reading.best[:, None])[:, 0]
+    second = reading.logits.scatter(1, reading.best[:, None], -torch.inf).amax(dim=1)
+    margin = torch.zeros(draft.ids.shape, device=draft.ids.device)
+    margin[asked] = torch.where(reading.best == draft.ids[asked], top - second, 0.0)
+    tokens, place = draft.ids.unique(return_inverse=True)
+    return Reference(reading.hidden, margin, _reach(model.get_output_embeddings(), tokens)[place])
+
+
+def _reach(head: nn.Module, tokens: Tensor) -> Tensor:
+    """max_i |w_y - w_i| for every token y."""
+    weight: Any = head.weight  # (V, hidden)
+    square = weight.square().sum(dim=1)
+    distance = square[tokens, None] + square - 2 * weight[tokens] @ weight.T
+    return distance.amax(dim=1).clamp(min=0).sqrt() * (1 + 1e-5)
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What the model would write under M masks at every position of the draft, as long as it has agreed with it."""
+
+    chosen: Tensor  # (M * B, T); the draft's own token where that does not count or cannot have changed
+    tied: Tensor  # (M * B, T), whether the choice was a near tie
+    agreed: Tensor  # (M * B,), how many tokens are the draft's
+    differs: Tensor  # (M * B,), whether the one after these is another
+    encoded: Tensor  # (M * B, S, hidden), what the encoder made of the sources
+
+    def near_ties(self) -> int:
+        """Outputs with a near tie among the choices that were made."""
+        position = torch.arange(self.tied.shape[1], device=self.tied.device)
+        return int((self.tied & (position <= self.agreed[:, None])).any(dim=1).sum())
+
+
+def verify(model: Any, task: DraftingTask, many: Batch, draft: Draft, reference: Reference) -> Verdict:
+    """Read the draft under M masks, which must be in force: `many` is the batch stacked M times."""
+    copies = len(many) // len(draft.ids)
+    ids, asked, needed = draft.ids.repeat(copies, 1), draft.asked.repeat(copies, 1), draft.needed.repeat(copies)
+    prepared = prepare(model, task, many)
+    certain = not prepared.processors  # a processor must see every candidate
+    reading = read(model, prepared, ids, lambda hidden: asked & reference.may_change(hidden) if certain else asked)
+    chosen, tied = ids.clone(), torch.zeros_like(asked)
+    chosen[reading.look], tied[reading.look] = reading.best, reading.tied
+    differs = chosen != ids  # only where asked
+    agreed = torch.where(differs.any(dim=1), differs.int().argmax(dim=1), needed)
+    return Verdict(chosen, tied, agreed, differs.any(dim=1), prepared.encoded)
+
+
+def _disagreements(draft: Draft, verdict: Verdict, masks: list[Mask], xi: Tensor) -> Iterator[PartialOutput]:
+    """The outputs that are not the draft, as far as they are decided."""
+    for at in verdict.differs.nonzero()[:, 0].tolist():
+        copy, place = divmod(at, len(draft.ids))
+        agreed = int(verdict.agreed[at])
+        ids, chosen = draft.ids[place, : draft.needed[place]], verdict.chosen[at, agreed]
+        yield PartialOutput(
+            mask=masks[copy],
+            xi=xi[copy],
+            place=place,
+            tokens=torch.cat([ids[:agreed], chosen[None]]),
+            guess=after_disagreement(ids, agreed, chosen),
+            limit=int(draft.limits[place]),
+            encoded=verdict.encoded[at].clone(),
+        )
+
+
+def _masks_at_a_time(model: Any, batch: Batch, draft: Draft, stacked: int) -> int:
+    """As many as neither exceed the budget of tokens nor that of memory for logits."""
+    size, length = draft.ids.shape
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    widest = max(length, *(tensor.shape[1] for tensor in batch.inputs.values()))
+    return max(1, min(stacked // (size * widest), MEMORY // (4 * size * length * vocabulary)))
+
+
+def _with_row(ids: Tensor, place: int, tokens: Tensor, pad: int) -> Tensor:
     """The outputs with one row replaced, wider where it needs to be."""
-    width = max(ids.shape[1], len(written))
-    wider = torch.nn.functional.pad(ids, (0, width - ids.shape[1]), value=pad)
-    wider = wider.clone() if wider is ids else wider
+    width = max(ids.shape[1], len(tokens))
+    wider = nn.functional.pad(ids, (0, width - ids.shape[1]), value=pad).clone()
     wider[place] = pad
-    wider[place, : len(written)] = written
+    wider[place, : len(tokens)] = tokens
     return wider

@@ -1,76 +1,77 @@
 """Where only one position of the last layer is read (a classifier's first token), compute only that position.
 
-A single query needs no keys and values of its own: with x the layer's input, `q W_k x_t` is `(q W_k) x_t` and
-`sum_t a_t W_v x_t` is `W_v sum_t a_t x_t`. So the last layer costs next to nothing.
+A single query q needs no keys and values of its own. With x the layer's input, `q W_k x_t` is `(q W_k) x_t` and
+`sum_t a_t W_v x_t` is `W_v sum_t a_t x_t`, so the last layer costs next to nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headcount.evaluation.recording import Recording
-from headcount.structure import AttentionSite, Substitutes, blank_context, hidden_of, with_hidden
+from headcount.structure import AttentionSite, Substitutes, hidden_of, with_hidden
 
 
-class Reading:
-    """The one position per example at which the last layer is read."""
+@dataclass(frozen=True, eq=False)
+class LastPosition:
+    """The one position of each example at which the last layer's output is read."""
 
-    def __init__(self, seen: Recording, positions: Tensor, norm: nn.Module | None, direct: bool) -> None:
-        self.seen, self.positions = seen, positions  # positions: (B,)
-        self.last = seen.layers[-1]
-        self.site = seen.sites_of(self.last)[0]
-        self.norm, self.direct = norm, direct
+    layer: nn.Module  # the last one
+    site: AttentionSite  # its attention
+    positions: Tensor  # (B,)
+    norm: nn.Module | None  # applied to the layer's input before it attends
+    direct: bool  # nothing but `norm` lies between the layer's input and its attention
 
     def allows(self, start: AttentionSite) -> bool:
         """Whether a replay from `start` can leave out the other positions."""
-        return start.block is self.last or (self.direct and self.site.family.plain and self.site.kind != "decoder")
+        simple = self.site.family.plain and self.site.kind != "decoder"  # `_single_query` is all of its attention
+        return start.block is self.layer or (self.direct and simple)
 
     def pick(self, tensor: Tensor) -> Tensor:
-        """The position that is read: (B, T, …) to (B, 1, …)."""
-        copies = len(tensor) // len(self.positions)
-        rows = torch.arange(len(tensor), device=tensor.device)
-        return tensor[rows, self.positions.to(tensor.device).repeat(copies)][:, None]
+        """The position that is read: (N, T, …) to (N, 1, …), for any number of stacked copies of the batch."""
+        return tensor[self._rows_and_positions(tensor)][:, None]
 
-    def enter(self, stubs: Substitutes, layer: nn.Module, entering: Tensor, copies: int) -> None:
-        """Let the last layer see only the position that is read; what it says is put back in its place."""
-        own = layer.forward
+    def computed_from(self, entering: Tensor) -> Callable[..., Any]:
+        """A forward pass of the last layer at the position that is read, when its input there is known: (N, 1, hidden)
+
+        For masks in the last layer itself.
+        """
+        own = self.layer.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            full = hidden_of(args, kwargs)  # (M * B, T, hidden)
-            args, kwargs = with_hidden(args, kwargs, entering)
-            return self._spread(own(*args, **kwargs), full)
+            return self._at_position(own, entering, args, kwargs)
 
-        stubs.put(layer, forward)
+        return forward
 
-    def attend(self, stubs: Substitutes, layer: nn.Module, copies: int) -> None:
-        """The same for a layer above the masked one: its single query attends to all of its input."""
-        own, site = layer.forward, self.site
+    def attending(self) -> Callable[..., Any]:
+        """A forward pass of the last layer in which only the position that is read attends, to all of the input.
+
+        For masks in layers below: the input is what they make of it.
+        """
+        own, site = self.layer.forward, self.site
         finish: Any = site.family.emptied.finish
-        kept: dict[str, Tensor] = {}
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            kept["full"] = full = hidden_of(args, kwargs)  # (M * B, T, hidden)
-            args, kwargs = with_hidden(args, kwargs, self.pick(full))
-            return self._spread(own(*args, **kwargs), full)
+            full = hidden_of(args, kwargs)  # (N, T, hidden)
+            source = full if self.norm is None else self.norm(full)
 
-        def answer(*args: Any, **kwargs: Any) -> Any:
-            mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
-            source = kept["full"] if self.norm is None else self.norm(kept["full"])
-            kept["context"] = self._single_query(source, mask)
-            hidden = hidden_of(args, kwargs)
-            if site.family.output.startswith("^"):
-                return blank_context(site, hidden), None
-            return finish(site.module, site.output(kept["context"]), hidden, args, kwargs)
+            def attend(*args: Any, **kwargs: Any) -> Any:
+                mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+                context = self._single_query(source, mask)
+                if site.family.output.startswith("^"):  # the projection is its parent's
+                    return context, None
+                return finish(site.module, site.output(context), hidden_of(args, kwargs), args, kwargs)
 
-        stubs.put(layer, forward)
-        stubs.put(site.module, answer)
-        if site.family.output.startswith("^"):
-            project = site.output.forward
-            stubs.put(site.output, lambda context: project(kept["context"]))
+            with Substitutes() as stubs:
+                stubs.put(site.module, attend)
+                return self._at_position(own, self.pick(full), args, kwargs)
+
+        return forward
 
     def _single_query(self, source: Tensor, mask: Tensor | None) -> Tensor:
         """The heads' outputs at the position that is read: (N, T, hidden) to (N, 1, heads * head_dim)."""
@@ -90,42 +91,49 @@ class Reading:
         context = context.reshape(-1, 1, heads * size)
         return context if value.bias is None else context + value.bias
 
-    def _spread(self, output: Any, full: Tensor) -> Any:
-        """Put the computed position back into a tensor of all positions."""
+    def _at_position(self, forward: Callable[..., Any], one: Tensor, args: Any, kwargs: Any) -> Any:
+        """Run the layer on one position, (N, 1, hidden), and put its output back among zeros for all others."""
+        full = hidden_of(args, kwargs)  # (N, T, hidden)
+        args, kwargs = with_hidden(args, kwargs, one)
+        output = forward(*args, **kwargs)
         hidden = output[0] if isinstance(output, tuple) else output  # (N, 1, hidden)
-        rows = torch.arange(len(full), device=full.device)
         spread = full.new_zeros(*full.shape[:2], hidden.shape[-1])
-        spread[rows, self.positions.to(full.device).repeat(len(full) // len(self.positions))] = hidden[:, 0]
+        spread[self._rows_and_positions(full)] = hidden[:, 0]
         return (spread, *output[1:]) if isinstance(output, tuple) else spread
 
+    def _rows_and_positions(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        copies = len(tensor) // len(self.positions)
+        return torch.arange(len(tensor), device=tensor.device), self.positions.to(tensor.device).repeat(copies)
 
-def find_reading(seen: Recording, call: Callable[[], Any]) -> Reading | None:
-    """See by its gradient whether the result depends on one position per example of the last layer's output only."""
-    last = seen.layers[-1]
-    sites = seen.sites_of(last)
-    recorded = seen.outputs[last]
+
+def find_last_position(recording: Recording, call: Callable[[], Any]) -> LastPosition | None:
+    """The position per example on which the result depends, if it depends on only one of the last layer's output.
+
+    The gradient of the result tells. `call` must do again what was recorded.
+    """
+    last = recording.layers[-1]
+    sites = recording.sites_of(last)
+    recorded = recording.outputs[last]
     hidden = recorded[0] if isinstance(recorded, tuple) else recorded
-    if len(sites) != 1 or hidden.ndim != 3 or len(hidden) != seen.size or any(site.also_layers for site in sites):
+    if len(sites) != 1 or hidden.ndim != 3 or len(hidden) != recording.size or sites[0].also_layers:
         return None
     with torch.inference_mode(False), torch.enable_grad(), Substitutes() as stubs:
         leaf = hidden.clone().detach().requires_grad_()
-        for layer in seen.layers[:-1]:
-            stubs.put(layer, _returning(seen.outputs[layer]))
+        for layer in recording.layers[:-1]:
+            stubs.put(layer, _returning(recording.outputs[layer]))
         stubs.put(last, lambda *args, **kwargs: (leaf, *recorded[1:]) if isinstance(recorded, tuple) else leaf)
         result = call()
-        spread = torch.randn(result.shape, generator=torch.Generator().manual_seed(0)).to(result)
-        torch.autograd.backward((result * spread).sum(), inputs=[leaf])
+        directions = torch.randn(result.shape, generator=torch.Generator().manual_seed(0)).to(result)
+        torch.autograd.backward((result * directions).sum(), inputs=[leaf])
     if leaf.grad is None:
         return None
     read = leaf.grad.abs().sum(dim=-1) > 0  # (B, T)
     if not bool((read.sum(dim=1) == 1).all()):
         return None
-    attended, entered = seen.attended[sites[0].name], seen.inputs[last]
-    norm = None
+    attended, entered = recording.attended[sites[0].name], recording.inputs[last]
     direct = attended is entered or torch.equal(attended, entered)
-    if not direct:
-        norm = _norm_before(last, attended, entered)
-    return Reading(seen, read.int().argmax(dim=1), norm, direct or norm is not None)
+    norm = None if direct else _norm_before(last, attended, entered)
+    return LastPosition(last, sites[0], read.int().argmax(dim=1), norm, direct or norm is not None)
 
 
 def _norm_before(layer: nn.Module, attended: Tensor, entered: Tensor) -> nn.Module | None:
@@ -136,10 +144,10 @@ def _norm_before(layer: nn.Module, attended: Tensor, entered: Tensor) -> nn.Modu
     return None
 
 
-def _returning(output: Any) -> Any:
-    """A layer that returns this, as tensors that autograd can handle."""
+def _returning(output: Any) -> Callable[..., Any]:
+    """A layer that returns this, in tensors that autograd can handle."""
     if isinstance(output, tuple):
-        output = tuple(one.clone() if isinstance(one, Tensor) else one for one in output)
+        copied: Any = tuple(one.clone() if isinstance(one, Tensor) else one for one in output)
     else:
-        output = output.clone()
-    return lambda *args, **kwargs: output
+        copied = output.clone()
+    return lambda *args, **kwargs: copied

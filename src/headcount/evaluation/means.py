@@ -1,49 +1,65 @@
-"""Each head's mean output over a task's data, for ablation that replaces instead of silencing."""
+"""Each head's mean output over a task's data, for ablation that puts the mean in a head's place instead of nothing."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.engine import TOKENS, batches_by_length
+from headcount.engine import TOKENS, Arrays, Progress, batches_by_length, is_finite, over_shards
 from headcount.intervene import capture
+from headcount.runs import RunDirectory
 from headcount.structure import anatomy, device_of
 from headcount.tasks import Batch, Task
 
+COUNT = " tokens"  # after a site's name: over how many tokens its outputs are summed
 
-def mean_contexts(model: Any, task: Task, tokens: int = TOKENS) -> dict[str, Tensor]:
+
+def mean_contexts(
+    model: Any, task: Task, tokens: int = TOKENS, *, directory: RunDirectory | None = None, name: str = "means"
+) -> dict[str, Tensor]:
     """The mean over all tokens, padding left out, of what enters each site's projection: {site: (heads, head_dim)}
 
     Decoders read the references, so the mean does not depend on any mask.
+
+    tokens: per batch, padding included. directory, name: where finished shards are kept, and under which name.
     """
-    return means_of(context_sums(model, task, tokens))
+    sums = over_shards(ContextSums(tokens), model, task, directory=directory, name=name)
+    sites = [site for site in sums if f"{site}{COUNT}" in sums]
+    return {site: torch.from_numpy(sums[site] / max(float(sums[f"{site}{COUNT}"]), 1.0)).float() for site in sites}
 
 
-@torch.inference_mode()
-def context_sums(model: Any, task: Task, tokens: int = TOKENS) -> dict[str, np.ndarray]:
-    """What these means are made of, for some of the data: sums (heads, head_dim) by site, and how many tokens, ()."""
-    sums: dict[str, np.ndarray] = {}
-    device = device_of(model)
-    for indices in batches_by_length(task.lengths, tokens):
-        batch = task.batch(indices).to(device)
-        with capture(model, attention=False) as seen:
-            task.outputs(model, batch)
-        for site in anatomy(model).sites:
-            for context in seen.contexts.calls.get(site.name, []):  # (B, T, heads, head_dim)
-                real = _real_tokens(batch, site.kind, context).to(context)  # (B, T)
-                total = torch.einsum("bthd,bt->hd", context, real).double().cpu().numpy()
-                sums[site.name] = sums.get(site.name, 0.0) + total
-                sums[f"{site.name} tokens"] = sums.get(f"{site.name} tokens", 0.0) + np.float64(real.sum().item())
-    return {name: np.asarray(total) for name, total in sums.items()}
+@dataclass(frozen=True)
+class ContextSums:
+    """Work: for each site the sum of the heads' outputs, (heads, head_dim), and the number of tokens, ()."""
 
+    tokens: int
 
-def means_of(sums: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """{site: (heads, head_dim)} from the sums of `context_sums`, of one part of the data or of several added up."""
-    names = [name for name in sums if f"{name} tokens" in sums]
-    return {name: torch.from_numpy(sums[name] / max(float(sums[f"{name} tokens"]), 1.0)).float() for name in names}
+    def summed(self, name: str) -> bool:
+        return True
+
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        return all(is_finite(array) for array in arrays.values())
+
+    @torch.inference_mode()
+    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
+        sums: dict[str, Any] = {}
+        sites, device = anatomy(model).sites, device_of(model)
+        for indices in batches_by_length(examples.lengths, self.tokens):
+            batch = examples.batch(indices).to(device)
+            with capture(model, attention=False) as seen:
+                examples.outputs(model, batch)
+            for site in sites:
+                for context in seen.contexts.calls.get(site.name, []):  # (B, T, heads, head_dim)
+                    real = _real_tokens(batch, site.kind, context).to(context)  # (B, T)
+                    total = torch.einsum("bthd,bt->hd", context, real).double().cpu().numpy()
+                    sums[site.name] = sums.get(site.name, 0.0) + total
+                    count = f"{site.name}{COUNT}"
+                    sums[count] = sums.get(count, 0.0) + np.float64(real.sum().item())
+        return {name: np.asarray(total) for name, total in sums.items()}
 
 
 def _real_tokens(batch: Batch, kind: str, context: Tensor) -> Tensor:

@@ -1,35 +1,36 @@
-"""One pass of the whole model, with everything kept that a replay of its upper part needs."""
+"""One pass of the unmasked model over a batch, with everything kept that a replay of its upper part needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from headcount.structure import Anatomy, AttentionSite, Substitutes, hidden_of
+from headcount.structure import Anatomy, AttentionSite, hidden_of
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Recording:
-    """What went in and out of every layer and attention site when the unmasked model ran on a batch."""
+    """What went into and came out of every layer and attention site."""
 
     size: int  # examples in the batch
-    result: Any = None  # what the run returned
-    layers: list[nn.Module] = field(default_factory=list)  # in the order in which they ran
-    inputs: dict[nn.Module, Tensor] = field(default_factory=dict)  # layer -> (B, T, hidden)
-    outputs: dict[nn.Module, Any] = field(default_factory=dict)  # layer -> what it returned
-    sites: list[AttentionSite] = field(default_factory=list)  # in the order in which they ran
-    contexts: dict[str, Tensor] = field(default_factory=dict)  # site -> (B, T, heads * head_dim)
-    projected: dict[str, Tensor] = field(default_factory=dict)  # site -> (B, T, hidden)
-    keys_values: dict[nn.Module, Tensor] = field(default_factory=dict)  # cross-attention's projections -> (B, S, …)
-    attended: dict[str, Tensor] = field(default_factory=dict)  # site -> what its module was called with
+    result: Any  # what the pass returned
+    layers: tuple[nn.Module, ...]  # in the order in which they ran
+    sites: tuple[AttentionSite, ...]  # in the order in which they ran
+    inputs: dict[nn.Module, Tensor]  # layer -> (B, T, hidden)
+    outputs: dict[nn.Module, Any]  # layer -> what it returned
+    attended: dict[str, Tensor]  # site -> (B, T, hidden), the hidden states its module was called with
+    contexts: dict[str, Tensor]  # site -> (B, T, heads * head_dim), the heads' outputs side by side
+    projected: dict[str, Tensor]  # site -> (B, T, hidden), what the output projection made of them
+    keys_values: dict[nn.Module, Tensor]  # key and value projections of cross-attention -> (B, S, …)
 
     @property
     def once(self) -> bool:
-        """Whether every layer ran exactly once, so that it can be replayed from any of them."""
+        """Whether every layer and site ran exactly once, so that the model can be replayed from any of them."""
         return len(set(self.layers)) == len(self.layers) and len(set(map(id, self.sites))) == len(self.sites)
 
     def sites_of(self, layer: nn.Module) -> list[AttentionSite]:
@@ -38,71 +39,45 @@ class Recording:
 
 
 def record(found: Anatomy, size: int, run: Callable[[], Any]) -> Recording:
-    """Run the model and keep what each layer and site saw and said."""
-    seen = Recording(size)
-    with Substitutes() as hooks:
+    """Run the model on a batch of `size` examples by calling `run`, and keep what every layer and site did."""
+    layers: list[nn.Module] = []
+    sites: list[AttentionSite] = []
+    inputs: dict[nn.Module, Tensor] = {}
+    outputs: dict[nn.Module, Any] = {}
+    attended: dict[str, Tensor] = {}
+    contexts: dict[str, Tensor] = {}
+    projected: dict[str, Tensor] = {}
+    keys_values: dict[nn.Module, Tensor] = {}
+
+    def enter_layer(layer: nn.Module, args: Any, kwargs: Any) -> None:
+        layers.append(layer)
+        inputs[layer] = hidden_of(args, kwargs)
+
+    def leave_layer(layer: nn.Module, args: Any, output: Any) -> None:
+        outputs[layer] = output
+
+    def enter_site(site: AttentionSite, module: nn.Module, args: Any, kwargs: Any) -> None:
+        sites.append(site)
+        attended[site.name] = hidden_of(args, kwargs)
+
+    def leave_projection(site: AttentionSite, projection: nn.Module, args: Any, output: Tensor) -> None:
+        contexts[site.name], projected[site.name] = args[0], output
+
+    def leave_key_or_value(projection: nn.Module, args: Any, output: Tensor) -> None:
+        keys_values[projection] = output
+
+    with ExitStack() as hooks:
         for layer in dict.fromkeys(site.block for site in found.sites):
-            hooks.callback(layer.register_forward_pre_hook(_enter_layer(seen), with_kwargs=True).remove)
-            hooks.callback(layer.register_forward_hook(_leave_layer(seen)).remove)
+            hooks.callback(layer.register_forward_pre_hook(enter_layer, with_kwargs=True).remove)
+            hooks.callback(layer.register_forward_hook(leave_layer).remove)
         for site in found.sites:
-            hooks.callback(site.module.register_forward_pre_hook(_enter_site(seen, site), with_kwargs=True).remove)
-            hooks.callback(site.output.register_forward_hook(_project(seen, site)).remove)
-            if site.kind == "cross":
-                for part, module in site.inputs:
-                    if part.rows == ("kv",):
-                        hooks.callback(module.register_forward_hook(_keep(seen)).remove)
-        seen.result = run()
-    return seen
-
-
-def _enter_layer(seen: Recording) -> Any:
-    def hook(layer: nn.Module, args: Any, kwargs: Any) -> None:
-        seen.layers.append(layer)
-        seen.inputs[layer] = hidden_of(args, kwargs)
-
-    return hook
-
-
-def _leave_layer(seen: Recording) -> Any:
-    def hook(layer: nn.Module, args: Any, output: Any) -> None:
-        seen.outputs[layer] = output
-
-    return hook
-
-
-def _enter_site(seen: Recording, site: AttentionSite) -> Any:
-    def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-        seen.sites.append(site)
-        seen.attended[site.name] = hidden_of(args, kwargs)
-
-    return hook
-
-
-def _project(seen: Recording, site: AttentionSite) -> Any:
-    def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.contexts[site.name], seen.projected[site.name] = args[0], output
-
-    return hook
-
-
-def _keep(seen: Recording) -> Any:
-    def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-        seen.keys_values[module] = output
-
-    return hook
-
-
-def head_parts(site: AttentionSite, context: Tensor, fill: Tensor | None = None) -> Tensor:
-    """Each head's own contribution to the projection's output, M19's Att_h: (heads, B, T, hidden)
-
-    With `fill`, (heads, head_dim), what it contributes more than it would with that output.
-    """
-    if fill is not None:
-        context = context - fill.flatten().to(context)
-    weight = site.output.weight
-    if weight.shape[0] != len(site.kept) * site.head_dim or hasattr(site.output, "in_features"):
-        weight = weight.T  # (heads * head_dim, hidden)
-    by_head = context.unflatten(-1, (len(site.kept), site.head_dim)).movedim(-2, 0)  # (heads, B, T, head_dim)
-    flat = by_head.flatten(1, 2)  # (heads, B * T, head_dim)
-    parts = torch.bmm(flat, weight.reshape(len(site.kept), site.head_dim, -1))
-    return parts.unflatten(1, by_head.shape[1:3])
+            entered = site.module.register_forward_pre_hook(partial(enter_site, site), with_kwargs=True)
+            hooks.callback(entered.remove)
+            hooks.callback(site.output.register_forward_hook(partial(leave_projection, site)).remove)
+            for part, projection in site.inputs if site.kind == "cross" else ():
+                if part.rows == ("kv",):
+                    hooks.callback(projection.register_forward_hook(leave_key_or_value).remove)
+        result = run()
+    return Recording(
+        size, result, tuple(layers), tuple(sites), inputs, outputs, attended, contexts, projected, keys_values
+    )

@@ -1,8 +1,8 @@
-"""Replay: a mask in one layer leaves everything below untouched, so start there, with many masks at once.
+"""Replay: a mask in one layer leaves everything below it untouched, so run only what lies above.
 
-The unmasked model runs once per batch (`recording`). For masks that begin at a site, the batch is stacked once per
-mask; layers below return at once, the site puts out its recorded output minus the silent heads' contributions, without
-attending again, and only what lies above is computed. All glue between the layers is the model's own code.
+The unmasked model runs once per batch (`recording`). For masks at one site, the batch is then stacked once per mask.
+Layers below the site return at once. The site puts out its recorded output minus the contributions of the heads that
+are off, without attending again. Everything above is computed as usual, by the model's own code.
 """
 
 from __future__ import annotations
@@ -13,106 +13,99 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.evaluation.last_position import Reading
+from headcount.evaluation.last_position import LastPosition
 from headcount.evaluation.outcomes import Mask
-from headcount.evaluation.recording import Recording, head_parts
+from headcount.evaluation.recording import Recording
 from headcount.structure import Anatomy, AttentionSite, Substitutes, blank_context, hidden_of, with_hidden
 
 
 class Replay:
-    """Runs the upper part of a model again, under several masks at a time, from one recording."""
+    """Runs a model again from one site on, with several masks of that site side by side.
+
+    start: the site whose heads the masks turn off.
+    position: where the last layer is read, if only one position of it is; used when the site allows it.
+    fill: {site: (heads, head_dim)}, what a head that is off puts out instead of nothing.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         found: Anatomy,
-        seen: Recording,
-        reading: Reading | None = None,
+        recording: Recording,
+        start: AttentionSite,
+        *,
+        position: LastPosition | None = None,
         fill: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.found, self.seen, self.reading = found, seen, reading
-        self.fill = fill or {}
+        self.recording, self.start = recording, start
+        self.position = position if position is not None and position.allows(start) else None
+        first = found.index(start.heads[0])
+        self.heads = slice(first, first + len(start.kept))  # of all heads, in anatomy order
         self.stack_of = {
             layer: stack for stack in model.modules() if isinstance(stack, nn.ModuleList) for layer in stack
         }
-        self.parts: tuple[str, Tensor] | None = None
+        # In the last layer itself, only the position that is read goes through the masked site.
+        self.cropped = self.position is not None and start.block is recording.layers[-1]
+        crop = self.position.pick if self.position is not None and self.cropped else lambda tensor: tensor
+        self.entering = crop(recording.inputs[start.block])  # (B, T, hidden)
+        self.whole = crop(recording.projected[start.name])  # (B, T, hidden)
+        self.parts = head_parts(start, crop(recording.contexts[start.name]), (fill or {}).get(start.name))
 
-    def run(self, start: AttentionSite, xi: Tensor, call: Callable[[], Any]) -> Any:
-        """Do `call`, which runs the model on the batch stacked len(xi) times, with each copy under its mask.
+    def run(self, xi: Tensor, call: Callable[[], Any]) -> Any:
+        """Return what `call` does, which must run the model on the batch stacked M times, each copy under its mask.
 
-        `start` is the only site at which the masks differ from 1; `xi` is (M, heads) in anatomy order.
+        xi: (M, heads) in anatomy order, 1 at all other sites.
         """
-        copies, layer, last = len(xi), start.block, self.seen.layers[-1]
-        single = self.reading if self.reading is not None and self.reading.allows(start) else None
+        copies, layer = len(xi), self.start.block
         with Substitutes() as stubs:
-            self._skip_below(stubs, layer, copies)
-            for site in self.seen.sites_of(layer):
-                if site is start:
+            self._skip_below(stubs, copies)
+            for site in self.recording.sites_of(layer):
+                if site is self.start:
                     break
-                self._answer(stubs, site, _tile(self.seen.projected[site.name], copies))
-            crop = single is not None and layer is last
-            self._answer(stubs, start, self._masked_output(start, xi, crop))
-            entering = self.seen.inputs[layer]
-            if crop and single is not None:
-                single.enter(stubs, last, _tile(single.pick(entering), copies), copies)
+                _answer(stubs, site, _tile(self.recording.projected[site.name], copies))
+            _answer(stubs, self.start, self._masked_output(xi))
+            entering = _tile(self.entering, copies)
+            if self.position is not None and self.cropped:
+                stubs.put(layer, self.position.computed_from(entering))
             else:
-                self._enter(stubs, layer, _tile(entering, copies))
-                if single is not None:
-                    single.attend(stubs, last, copies)
-            if start.kind != "encoder":
-                for module, output in self.seen.keys_values.items():
-                    stubs.put(module, _answering(output, copies))
+                stubs.put(layer, _entered_with(layer, entering))
+                if self.position is not None:
+                    stubs.put(self.position.layer, self.position.attending())
+            if self.start.kind != "encoder":  # what the encoder said is as it was, and so are its keys and values
+                for projection, output in self.recording.keys_values.items():
+                    stubs.put(projection, _repeating(output, copies))
             return call()
 
-    def _skip_below(self, stubs: Substitutes, layer: nn.Module, copies: int) -> None:
-        """Layers below pass on what they get; the last of another stack (an encoder's) says what it said before."""
-        below = self.seen.layers[: self.seen.layers.index(layer)]
-        for position, skipped in enumerate(below):
-            stack = self.stack_of.get(skipped)
-            own = stack is self.stack_of.get(layer)
-            ends = position + 1 == len(below) or self.stack_of.get(below[position + 1]) is not stack
-            stubs.put(skipped, _repeating(self.seen.outputs[skipped], copies if ends and not own else None))
+    def _skip_below(self, stubs: Substitutes, copies: int) -> None:
+        """Layers below pass on what they get; the last of another stack (an encoder's) repeats what it returned."""
+        layers, start = self.recording.layers, self.start.block
+        stacks = [self.stack_of.get(layer) for layer in layers]
+        for place, layer in enumerate(layers[: layers.index(start)]):
+            recorded = self.recording.outputs[layer]
+            ends_another = stacks[place] is not stacks[place + 1] and stacks[place] is not self.stack_of.get(start)
+            stubs.put(layer, _repeating(recorded, copies) if ends_another else _passing(recorded))
 
-    def _enter(self, stubs: Substitutes, layer: nn.Module, entering: Tensor) -> None:
-        own = layer.forward
+    def _masked_output(self, xi: Tensor) -> Tensor:
+        """sum_h xi_h Att_h (M19 section 2.3), as the full output plus what changes: (M * B, T, hidden)"""
+        change = xi[:, self.heads].to(self.whole) - 1  # (M, heads)
+        flat = torch.addmm(self.whole.reshape(1, -1), change, self.parts.flatten(1))  # (M, B * T * hidden)
+        return flat.view(len(xi) * len(self.whole), *self.whole.shape[1:])
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = with_hidden(args, kwargs, entering)
-            return own(*args, **kwargs)
 
-        stubs.put(layer, forward)
+def head_parts(site: AttentionSite, context: Tensor, fill: Tensor | None = None) -> Tensor:
+    """Each head's contribution to the projection's output, M19's Att_h: (heads, B, T, hidden)
 
-    def _answer(self, stubs: Substitutes, site: AttentionSite, projected: Tensor) -> None:
-        """Let a site put out `projected` without attending."""
-        module = site.module
-        finish: Any = site.family.emptied.finish
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return finish(module, projected, hidden_of(args, kwargs), args, kwargs)
-
-        def contexts(*args: Any, **kwargs: Any) -> Any:
-            return blank_context(site, hidden_of(args, kwargs)), None
-
-        if site.family.output.startswith("^"):
-            stubs.put(module, contexts)
-            stubs.put(site.output, lambda context: projected)
-        else:
-            stubs.put(module, forward)
-
-    def _masked_output(self, site: AttentionSite, xi: Tensor, crop: bool) -> Tensor:
-        """sum_h xi_h Att_h (M19 section 2.3) as the full output and what changes: (M * B, T, hidden)"""
-        whole, context = self.seen.projected[site.name], self.seen.contexts[site.name]
-        if crop and self.reading is not None:
-            whole, context = self.reading.pick(whole), self.reading.pick(context)
-            parts = head_parts(site, context, self.fill.get(site.name))
-        else:
-            if self.parts is None or self.parts[0] != site.name:
-                self.parts = site.name, head_parts(site, context, self.fill.get(site.name))
-            parts = self.parts[1]
-        first = self.found.index(site.heads[0])
-        change = xi[:, first : first + len(site.kept)].to(whole) - 1  # (M, heads)
-        flat = torch.addmm(whole.reshape(1, -1), change, parts.flatten(1))  # (M, B * T * hidden)
-        return flat.view(len(xi) * whole.shape[0], *whole.shape[1:])
+    With `fill`, (heads, head_dim), how much more it contributes than `fill` would in its place.
+    """
+    if fill is not None:
+        context = context - fill.flatten().to(context)
+    weight = site.output.weight
+    if weight.shape[0] != len(site.kept) * site.head_dim or hasattr(site.output, "in_features"):
+        weight = weight.T  # (heads * head_dim, hidden)
+    by_head = context.unflatten(-1, (len(site.kept), site.head_dim)).movedim(-2, 0)  # (heads, B, T, head_dim)
+    flat = by_head.flatten(1, 2)  # (heads, B * T, head_dim)
+    parts = torch.bmm(flat, weight.reshape(len(site.kept), site.head_dim, -1))
+    return parts.unflatten(1, by_head.shape[1:3])
 
 
 def mask_values(found: Anatomy, masks: Sequence[Mask], device: torch.device) -> Tensor:
@@ -124,21 +117,55 @@ def mask_values(found: Anatomy, masks: Sequence[Mask], device: torch.device) -> 
     return xi.to(device)
 
 
+def _answer(stubs: Substitutes, site: AttentionSite, projected: Tensor) -> None:
+    """Let a site put out `projected` without attending."""
+    finish: Any = site.family.emptied.finish
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        return finish(site.module, projected, hidden_of(args, kwargs), args, kwargs)
+
+    def leave_to_projection(*args: Any, **kwargs: Any) -> Any:
+        return blank_context(site, hidden_of(args, kwargs)), None
+
+    if site.family.output.startswith("^"):  # the projection is its parent's
+        stubs.put(site.module, leave_to_projection)
+        stubs.put(site.output, lambda context: projected)
+    else:
+        stubs.put(site.module, attend)
+
+
+def _entered_with(layer: nn.Module, hidden: Tensor) -> Callable[..., Any]:
+    """The layer as it is, but for the hidden states that it is given."""
+    own = layer.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = with_hidden(args, kwargs, hidden)
+        return own(*args, **kwargs)
+
+    return forward
+
+
+def _passing(recorded: Any) -> Callable[..., Any]:
+    """A layer that returns its input, in the form in which it returned its output before."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        hidden = hidden_of(args, kwargs)
+        return (hidden, *recorded[1:]) if isinstance(recorded, tuple) else hidden
+
+    return forward
+
+
+def _repeating(recorded: Any, copies: int) -> Callable[..., Any]:
+    """A layer or projection that returns what it returned before, stacked."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(recorded, tuple):
+            return (_tile(recorded[0], copies), *recorded[1:])
+        return _tile(recorded, copies)
+
+    return forward
+
+
 def _tile(tensor: Tensor, copies: int) -> Tensor:
     """Stacked copies: (B, …) to (copies * B, …)."""
     return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
-
-
-def _answering(output: Tensor, copies: int) -> Any:
-    return lambda *args, **kwargs: _tile(output, copies)
-
-
-def _repeating(recorded: Any, copies: int | None) -> Any:
-    """A layer that returns what it returned before, or with no `copies`, its input in the same form."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        whole = recorded if isinstance(recorded, tuple) else (recorded,)
-        hidden = hidden_of(args, kwargs) if copies is None else _tile(whole[0], copies)
-        return (hidden, *whole[1:]) if isinstance(recorded, tuple) else hidden
-
-    return forward

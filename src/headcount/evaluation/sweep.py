@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 from headcount.engine import (
     Arrays,
     Engine,
+    Progress,
     batches_by_length,
     device_type,
     is_finite,
@@ -25,9 +25,10 @@ from headcount.engine import (
     using,
 )
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
-from headcount.evaluation.drafting import Drafting
-from headcount.evaluation.last_position import find_reading
-from headcount.evaluation.means import context_sums, means_of
+from headcount.evaluation.decoding import TIE
+from headcount.evaluation.drafting import can_draft, drafted_outputs
+from headcount.evaluation.last_position import find_last_position
+from headcount.evaluation.means import mean_contexts
 from headcount.evaluation.outcomes import Mask, Outcomes
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay, mask_values
@@ -39,11 +40,7 @@ from headcount.surgery import refuse_wrapped, remove
 from headcount.tasks import Batch, Task
 
 FILLS = ("zero", "mean")
-
-
-TIE = 1e-4
-
-Progress = Callable[[float], None]
+Fill = Mapping[str, Tensor]  # site -> (heads, head_dim)
 
 
 def evaluate(
@@ -51,7 +48,7 @@ def evaluate(
     task: Task,
     masks: Sequence[Iterable[Head | str] | str] | None = None,
     *,
-    fill: str | Mapping[str, Tensor] = "zero",
+    fill: str | Fill = "zero",
     fast: bool = True,
     tokens: int | None = None,
     stacked: int | None = None,
@@ -73,186 +70,70 @@ def evaluate(
     (2, 2, 3)
 
     masks: sets of heads to turn off, each on its own; by default the whole model.
-    fill: what a silent head puts out: "zero"; "mean", its mean output over the data; or {site: (heads, head_dim)}.
+    fill: what a head that is off puts out: "zero"; "mean", its mean output over the data; or {site: (heads, head_dim)}.
     fast: False takes the plain path for everything: one mask, one full forward pass at a time.
     tokens: per batch, padding included; by default what suits the model and its device. stacked: the same for batches
         that hold several masks. Both bound the memory.
-    run: a run directory that keeps finished shards; the same call resumes there. name: of the shards, where one run
-        makes several evaluations.
-    engine: does the work, by default that of the surrounding `using(…)`, else this process.
+    run: a run directory, in which finished shards are kept; the same call resumes there. Given a path, the directory
+        belongs to this evaluation. Given an open `RunDirectory`, several evaluations share it, each under its own
+        `name`, and each resumes by itself.
+    engine: does the work; by default the one of the surrounding `using(…)`, else this process.
     progress: called with the share done, from 0 to 1.
     """
     if isinstance(fill, str) and fill not in FILLS:
         raise HeadcountError(unknown("fill", fill, FILLS))
     asked = read_masks(anatomy(model), masks)
     task.check(model)
-    with nullcontext() if engine is None else using(engine):
+    with using(engine):
         tokens = tokens or tokens_for(model, device_type(model))
-        signature = evaluation_signature(model, task, asked, fill, fast, tokens)
+        signature = _signature(model, task, asked, fill, fast, tokens)
         with open_run(run, signature) as directory:
-            means = None if isinstance(fill, str) else fill
+            filled = None if isinstance(fill, str) else fill
             if fill == "mean":
-                means = means_of(over_shards(Contexts(tokens), model, task, directory=directory, name=f"{name}-means"))
-            arrays = over_shards(
-                Evaluation(asked, tokens, stacked or tokens, fast, means), model, task,
-                masks=len(asked), directory=directory, name=name, progress=progress,
-            )  # fmt: skip
+                filled = mean_contexts(model, task, tokens, directory=directory, name=f"{name}-means")
+            work = Evaluation(asked, tokens, stacked or tokens, fast, filled)
+            arrays = over_shards(work, model, task, masks=len(asked), directory=directory, name=name, progress=progress)
     return Outcomes(asked, arrays["values"].swapaxes(0, 1), task.metric, signature, int(arrays["near_ties"]))
 
 
-class _Sweep:
-    """One evaluation under way: fills the statistics of every mask, batch by batch."""
-
-    def __init__(
-        self,
-        model: Any,
-        task: Task,
-        found: Anatomy,
-        plan: Plan,
-        fill: Mapping[str, Tensor] | None,
-        tokens: int,
-        stacked: int,
-        progress: Progress | None,
-    ) -> None:
-        self.model, self.task, self.found, self.plan = model, task, found, plan
-        self.fill, self.stacked, self.progress = fill, stacked, progress
-        self.batches = batches_by_length(task.lengths, tokens)
-        self.device = device_of(model)
-        self.values: np.ndarray | None = None  # (distinct masks, N, S)
-        self.rows: dict[Mask, int] = {}
-        self.near_ties = 0
-        self.done, self.work = 0.0, 0.0
-
-    def run(self, asked: Sequence[Mask]) -> np.ndarray:
-        """The statistics of every mask asked for: (M, N, S)"""
-        self.rows = {mask: row for row, mask in enumerate(dict.fromkeys(asked))}
-        whole = frozenset() in self.rows or bool(self.plan.replayed)
-        replays = sum(map(len, self.plan.replayed.values()))
-        self.work = len(self.batches) * (whole + replays + len(self.plan.plain) + len(self.plan.pruned))
-        if whole or self.plan.plain:
-            for indices in self.batches:
-                self._batch(self.task.batch(indices).to(self.device), whole)
-        for mask in self.plan.pruned:
-            smaller = remove(self.model, mask)
-            for indices in self.batches:
-                batch = self.task.batch(indices).to(self.device)
-                self._store(mask, batch, evaluate_plainly(smaller, self.task, batch, frozenset()))
-        assert self.values is not None
-        return self.values if len(self.rows) == len(asked) else self.values[[self.rows[mask] for mask in asked]]
-
-    @torch.no_grad()
-    def _batch(self, batch: Batch, whole: bool) -> None:
-        if self.task.generates and self.plan.replayed:
-            drafting = Drafting(self.model, self.task, self.found, batch, self.stacked, self.fill)
-            self._store(frozenset(), batch, drafting.statistics)
-            for mask, statistics in drafting.sweep(self.plan.replayed):
-                self._store(mask, batch, statistics)
-            self.near_ties += drafting.near_ties
-        elif self.plan.replayed:
-            self._replay(batch)
-        elif whole:
-            self._store(frozenset(), batch, evaluate_plainly(self.model, self.task, batch, frozenset()))
-        for mask in self.plan.plain:
-            self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask, self.fill))
-
-    def _replay(self, batch: Batch) -> None:
-        seen = record(self.found, len(batch), lambda: self.task.outputs(self.model, batch))
-        self._store(frozenset(), batch, self.task.statistics(seen.result, batch))
-        if not seen.once:
-            for masks in self.plan.replayed.values():
-                for mask in masks:
-                    self._store(mask, batch, evaluate_plainly(self.model, self.task, batch, mask, self.fill))
-            return
-        reading = find_reading(seen, lambda: self.task.outputs(self.model, batch))
-        replay = Replay(self.model, self.found, seen, reading, self.fill)
-        copies = max(1, self.stacked // max(1, seen.inputs[seen.layers[0]].shape[:2].numel()))
-        for name, masks in self.plan.replayed.items():
-            for start in range(0, len(masks), copies):
-                some = masks[start : start + copies]
-                many = batch.repeat(len(some))
-                xi = mask_values(self.found, some, self.device)
-                outputs = replay.run(self.found.site(name), xi, partial(self.task.outputs, self.model, many))
-                self._count_ties(outputs)
-                for mask, part in zip(some, self.task.statistics(outputs, many).split(len(batch)), strict=True):
-                    self._store(mask, batch, part)
-
-    def _count_ties(self, outputs: Tensor) -> None:
-        if outputs.ndim == 2 and outputs.shape[-1] > 1:
-            best = outputs.float().topk(2, dim=-1).values  # (B, 2)
-            self.near_ties += int((best[:, 0] - best[:, 1] < TIE).sum())
-
-    def _store(self, mask: Mask, batch: Batch, statistics: Tensor) -> None:
-        if self.values is None:
-            self.values = np.zeros((len(self.rows), len(self.task), statistics.shape[1]))
-        if mask in self.rows:
-            self.values[self.rows[mask], list(batch.indices)] = statistics.numpy()
-        self.done += 1
-        if self.progress is not None:
-            self.progress(min(1.0, self.done / self.work))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Distinct masks by the way they are evaluated; `replayed` by the site where they differ from the whole model."""
-
-    replayed: dict[str, list[Mask]]
-    pruned: list[Mask]
-    plain: list[Mask]
-
-
-def make_plan(found: Anatomy, task: Task, masks: Iterable[Mask], fast: bool, removable: bool = True) -> Plan:
-    """One site: replay. Several sites: a pruned copy, which gets faster the more is gone. Neither possible: plainly."""
-    plan = Plan({}, [], [])
-    shared = {site.name for site in found.sites if site.also_layers}
-    removable = removable and _removable(found)
-    drafts = not task.generates or getattr(task, "beams", 1) == 1
-    for mask in dict.fromkeys(masks):
-        sites = {head.site for head in mask}
-        if not mask:
-            continue
-        if fast and drafts and len(sites) == 1 and not sites & shared:
-            plan.replayed.setdefault(sites.pop(), []).append(mask)
-        elif fast and removable and len(sites) > 1:
-            plan.pruned.append(mask)
-        else:
-            plan.plain.append(mask)
-    return plan
-
-
 def read_masks(found: Anatomy, masks: Sequence[Iterable[Head | str] | str] | None) -> tuple[Mask, ...]:
-    """The masks asked for, each a set of heads that the model has; none given means the whole model."""
+    """The masks asked for, each a set of heads that the model has; None is the whole model."""
     if masks is not None and (isinstance(masks, str) or not len(masks)):
-        raise HeadcountError("masks is a list of sets of heads, at least one; [[]] is the whole model")
+        raise HeadcountError(f"masks is {masks!r}; expected a list of sets of heads, where [[]] is the whole model")
     return tuple(frozenset(found.check(mask)) for mask in ([()] if masks is None else masks))
 
 
-def _removable(found: Anatomy) -> bool:
-    try:
-        refuse_wrapped(found)
-    except UnsupportedModel:
-        return False
-    return not any(site.family.structural for site in found.sites)
+def _signature(
+    model: Any, task: Task, masks: Sequence[Mask], fill: str | Fill, fast: bool, tokens: int
+) -> dict[str, Any]:
+    """All that the outcomes depend on."""
 
+    def digest(content: bytes) -> str:
+        return hashlib.sha256(content).hexdigest()[:16]
 
-@torch.inference_mode()
-def evaluate_plainly(
-    model: Any, task: Task, batch: Batch, mask: Mask, fill: Mapping[str, Tensor] | None = None
-) -> Tensor:
-    """The statistics of a batch under one mask: (B, S)"""
-    with masked(model, off=mask, fill=fill):
-        result = task.decode(model, batch) if task.generates else task.outputs(model, batch)
-    return task.statistics(result, batch)
+    written = ";".join(",".join(sorted(map(str, mask))) for mask in masks)
+    filled: Any = fill
+    if not isinstance(fill, str):
+        filled = {site: digest(fill[site].detach().float().cpu().numpy().tobytes()) for site in sorted(fill)}
+    return {
+        "model": model_signature(model),
+        "task": task.signature(),
+        "masks": {"count": len(masks), "fingerprint": digest(written.encode())},
+        "fill": filled,
+        "batches": {"tokens": tokens, "fast": fast},
+        "versions": versions(),
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """`evaluate` as work: for each example the statistics of every mask, (N, M, S)."""
+    """What an engine does on every shard: the statistics of its examples under every mask, (N, M, S)."""
 
     masks: tuple[Mask, ...]
     tokens: int
     stacked: int
     fast: bool = True
-    fill: Mapping[str, Tensor] | None = None
+    fill: Fill | None = None
 
     def summed(self, name: str) -> bool:
         return name == "near_ties"
@@ -264,56 +145,155 @@ class Evaluation:
         return values.ndim == 3 and values.shape[:2] == (count, len(self.masks)) and is_finite(values)
 
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
-        found = anatomy(model)
-        # A mask around this call acts by hooks on the projections, which the fast paths would partly leave out; and
-        # they read weights that accelerate has put elsewhere until a whole layer runs.
-        fast = self.fast and not any(is_hooked(site.output) for site in found.sites)
-        fast = fast and not any(weight.is_meta for weight in model.parameters())
-        plan = make_plan(found, examples, self.masks, fast, removable=self.fill is None)
+        plan = make_plan(model, examples, self.masks, fast=self.fast, fill=self.fill)
+        batches = batches_by_length(examples.lengths, self.tokens)
+        rows = {mask: row for row, mask in enumerate(dict.fromkeys(self.masks))}
+        values, near_ties = np.zeros((len(rows), len(examples), 0)), 0
         training = model.training
         model.eval()
         try:
-            sweep = _Sweep(model, examples, found, plan, self.fill, self.tokens, self.stacked, progress)
-            values = sweep.run(self.masks)
+            measured = measure(model, examples, plan, batches, self.stacked, self.fill)
+            for done, one in enumerate(measured, start=1):
+                if not values.size:
+                    values = np.zeros((*values.shape[:2], one.statistics.shape[1]))
+                if one.mask in rows:
+                    values[rows[one.mask], list(one.indices)] = one.statistics.numpy()
+                near_ties += one.near_ties
+                if progress is not None:
+                    progress(min(1.0, done / (len(batches) * plan.size)))
         finally:
             model.train(training)
-        return {"values": np.ascontiguousarray(values.swapaxes(0, 1)), "near_ties": np.array(sweep.near_ties)}
+        by_example = values[[rows[mask] for mask in self.masks]].swapaxes(0, 1)
+        return {"values": np.ascontiguousarray(by_example), "near_ties": np.array(near_ties)}
 
 
 @dataclass(frozen=True)
-class Contexts:
-    """What the mean output of every head is computed from: sums over tokens."""
+class Plan:
+    """Distinct masks by the way in which they are evaluated."""
 
-    tokens: int
+    whole: bool  # whether the model without any mask is wanted
+    replayed: dict[str, list[Mask]]  # by the site whose heads they turn off
+    pruned: list[Mask]  # on a copy without these heads
+    plain: list[Mask]
 
-    def summed(self, name: str) -> bool:
-        return True
-
-    def fits(self, arrays: Arrays, count: int) -> bool:
-        return all(is_finite(array) for array in arrays.values())
-
-    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
-        return context_sums(model, examples, self.tokens)
-
-
-def evaluation_signature(
-    model: Any, task: Task, masks: Sequence[Mask], fill: str | Mapping[str, Tensor], fast: bool, tokens: int
-) -> dict[str, Any]:
-    """All that the outcomes of an evaluation depend on."""
-    written = ";".join(",".join(sorted(map(str, mask))) for mask in masks)
-    return {
-        "model": model_signature(model),
-        "task": task.signature(),
-        "masks": {"count": len(masks), "fingerprint": _digest(written.encode())},
-        "fill": fill if isinstance(fill, str) else {site: _digest(_bytes(fill[site])) for site in sorted(fill)},
-        "batches": {"tokens": tokens, "fast": fast},
-        "versions": versions(),
-    }
+    @property
+    def size(self) -> int:
+        """How many masks each batch is evaluated under."""
+        replayed = sum(map(len, self.replayed.values()))
+        return (self.whole or replayed > 0) + replayed + len(self.pruned) + len(self.plain)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = True, fill: Fill | None = None) -> Plan:
+    """Heads of one site: replay. Of several: a pruned copy, which is faster the more is gone. Otherwise: plainly."""
+    found = anatomy(model)
+    # A mask around this call acts by hooks on the projections, which the fast paths would partly leave out; and they
+    # read weights that accelerate has put elsewhere until a whole layer runs.
+    fast = fast and not any(is_hooked(site.output) for site in found.sites)
+    fast = fast and not any(weight.is_meta for weight in model.parameters())
+    replayable = fast and (can_draft(model, task) if task.generates else True)
+    removable = fast and fill is None and _removable(found)
+    shared = {site.name for site in found.sites if site.also_layers}
+    distinct = dict.fromkeys(masks)
+    plan = Plan(frozenset() in distinct, {}, [], [])
+    for mask in filter(None, distinct):
+        sites = {head.site for head in mask}
+        if replayable and len(sites) == 1 and not sites & shared:
+            plan.replayed.setdefault(sites.pop(), []).append(mask)
+        elif removable and len(sites) > 1:
+            plan.pruned.append(mask)
+        else:
+            plan.plain.append(mask)
+    return plan
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().float().cpu().contiguous().numpy().tobytes()
+def _removable(found: Anatomy) -> bool:
+    try:
+        refuse_wrapped(found)
+    except UnsupportedModel:
+        return False
+    return not any(site.family.structural for site in found.sites)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The statistics of some examples under one mask."""
+
+    mask: Mask
+    indices: tuple[int, ...]
+    statistics: Tensor  # (B, S)
+    near_ties: int = 0
+
+
+@torch.no_grad()
+def measure(
+    model: Any, task: Task, plan: Plan, batches: Sequence[Sequence[int]], stacked: int, fill: Fill | None = None
+) -> Iterator[Measured]:
+    """Carry out a plan: every mask of it on every batch, each in its way."""
+    device = device_of(model)
+    for indices in batches if plan.whole or plan.replayed or plan.plain else ():
+        batch = task.batch(indices).to(device)
+        if plan.replayed:
+            way = measure_drafted if task.generates else measure_replayed
+            yield from way(model, task, batch, plan.replayed, stacked, fill)
+        elif plan.whole:
+            yield measure_plainly(model, task, batch, frozenset())
+        for mask in plan.plain:
+            yield measure_plainly(model, task, batch, mask, fill)
+    for mask in plan.pruned:
+        smaller = remove(model, mask)
+        for indices in batches:
+            one = measure_plainly(smaller, task, task.batch(indices).to(device), frozenset())
+            yield Measured(mask, one.indices, one.statistics)
+
+
+@torch.inference_mode()
+def measure_plainly(model: Any, task: Task, batch: Batch, mask: Mask, fill: Fill | None = None) -> Measured:
+    """The reference path, with which all others must agree: one mask, one full pass."""
+    with masked(model, off=mask, fill=fill):
+        result = task.decode(model, batch) if task.generates else task.outputs(model, batch)
+    return Measured(mask, batch.indices, task.statistics(result, batch))
+
+
+def measure_replayed(
+    model: Any, task: Task, batch: Batch, masks: Mapping[str, list[Mask]], stacked: int, fill: Fill | None = None
+) -> Iterator[Measured]:
+    """One pass of the whole model, then for each site the layers above it, many masks at a time."""
+    found = anatomy(model)
+    recording = record(found, len(batch), partial(task.outputs, model, batch))
+    yield Measured(frozenset(), batch.indices, task.statistics(recording.result, batch))
+    if not recording.once:
+        for mask in (mask for of_site in masks.values() for mask in of_site):
+            yield measure_plainly(model, task, batch, mask, fill)
+        return
+    position = find_last_position(recording, partial(task.outputs, model, batch))
+    copies = max(1, stacked // max(1, recording.inputs[recording.layers[0]].shape[:2].numel()))
+    for name, of_site in masks.items():
+        replay = Replay(model, found, recording, found.site(name), position=position, fill=fill)
+        for first in range(0, len(of_site), copies):
+            some = of_site[first : first + copies]
+            many = batch.repeat(len(some))
+            outputs = replay.run(mask_values(found, some, device_of(model)), partial(task.outputs, model, many))
+            statistics = task.statistics(outputs, many).split(len(batch))
+            ties = _near_ties(outputs).split(len(batch))
+            for mask, of_mask, tied in zip(some, statistics, ties, strict=True):
+                yield Measured(mask, batch.indices, of_mask, int(tied.sum()))
+
+
+def measure_drafted(
+    model: Any, task: Any, batch: Batch, masks: Mapping[str, list[Mask]], stacked: int, fill: Fill | None = None
+) -> Iterator[Measured]:
+    """The whole model's outputs, verified under every mask and decoded only from where they change."""
+    outputs, near_ties = drafted_outputs(model, task, anatomy(model), batch, masks, stacked, fill)
+    draft = outputs.pop(frozenset())
+    unchanged = task.statistics(draft, batch)
+    yield Measured(frozenset(), batch.indices, unchanged, near_ties)
+    for mask, ids in outputs.items():
+        yield Measured(mask, batch.indices, unchanged if ids is draft else task.statistics(ids, batch))
+
+
+def _near_ties(outputs: Tensor) -> Tensor:
+    """Which examples' two best classes lie within 1e-4: (B,); none where an output is not one choice."""
+    if outputs.ndim != 2 or outputs.shape[-1] < 2:
+        return torch.zeros(len(outputs), dtype=torch.bool)
+    best = outputs.float().topk(2, dim=-1).values  # (B, 2)
+    return best[:, 0] - best[:, 1] < TIE

@@ -17,8 +17,8 @@ from headcount.errors import BadData, HeadcountError
 from headcount.intervene import capture
 from headcount.roles.sentences import Sentence
 from headcount.scoring import frozen
-from headcount.structure import AttentionSite, anatomy, device_of, kernel_of
-from headcount.tasks import embedding_rows, length_limit, pad_token, padded, positions
+from headcount.structure import AttentionSite, anatomy, device_of, kernel_of, position_limit
+from headcount.tasks import embedding_rows, length_limit, pad_token, padded
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
 CAUSAL = ("decoder", "text")  # kinds whose tokens see only the tokens before them; "text" is CLIP's text tower
@@ -95,7 +95,7 @@ class AttentionReader:
 
     def _room(self, ids: Tensor) -> int:
         """How many tokens the model can generate."""
-        new, room = math.ceil(1.5 * ids.shape[1]) + 20, positions(self.model)
+        new, room = math.ceil(1.5 * ids.shape[1]) + 20, position_limit(self.model)
         return new if room is None else min(new, room - 1)
 
     def _made(self, row: Tensor) -> Tokens:
@@ -191,7 +191,7 @@ def encode(
     model: Any, tokenizer: Any, sentences: tuple[Sentence, ...], max_length: int | None = None
 ) -> tuple[EncodedSentences, list[str]]:
     """The tokens of every sentence, and a remark on how many were truncated."""
-    limits = [length_limit(tokenizer, max_length), positions(model)]
+    limits = [length_limit(tokenizer, max_length), position_limit(model)]
     limit = min((n for n in limits if n is not None), default=None)
     options: dict[str, Any] = {} if limit is None else {"truncation": True, "max_length": limit}
     fast = bool(getattr(tokenizer, "is_fast", False))

@@ -5,15 +5,17 @@ from headcount.tasks.columns import Column, find_text
 from headcount.tasks.data import Rows
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.load import load_task
-from headcount.tasks.task import BaseTask, Batch, Metric, Task, digest, padded
-from headcount.tasks.text import embedding_rows, length_limit, pad_token, positions, texts_of
-from headcount.tasks.translation import Translation
+from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
+from headcount.tasks.text import embedding_rows, length_limit, pad_token, texts_of
+from headcount.tasks.translation import EndAtLimit, Translation
 
 __all__ = [
     "BaseTask",
     "Batch",
     "Classification",
     "Column",
+    "DraftingTask",
+    "EndAtLimit",
     "LanguageModeling",
     "Metric",
     "Rows",
@@ -26,6 +28,5 @@ __all__ = [
     "load_task",
     "pad_token",
     "padded",
-    "positions",
     "texts_of",
 ]

@@ -12,12 +12,13 @@ from typing import Any
 from transformers.models.auto import modeling_auto
 
 from headcount.errors import BadData, HeadcountError, unknown
+from headcount.structure import position_limit
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column
 from headcount.tasks.data import Rows, aligned
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
 from headcount.tasks.task import Task
-from headcount.tasks.text import is_any_of, length_limit, positions
+from headcount.tasks.text import is_any_of, length_limit
 from headcount.tasks.translation import Translation
 
 
@@ -56,7 +57,7 @@ def load_task(
     rows = Rows.of(data, split)
     if target_data is not None:
         rows = aligned(rows, Rows.of(target_data, split), columns.pop("source", None), columns.pop("target", None))
-    limits = [length_limit(tokenizer, max_length), None if model is None else positions(model)]
+    limits = [length_limit(tokenizer, max_length), None if model is None else position_limit(model)]
     task = chosen.build(
         Request(
             rows.take(limit, seed),

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from headcount.errors import BadData
-from headcount.tasks.text import embedding_rows, positions
+from headcount.structure import position_limit
+from headcount.tasks.text import embedding_rows
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Task(Protocol):
 
     metric: Metric
     generates: bool  # True: statistics() wants what decode() gives; False: what outputs() gives
+    drafts: bool = False  # True: it is a `DraftingTask`, whose outputs under a mask are verified, not decoded again
 
     def __len__(self) -> int: ...
 
@@ -141,6 +143,21 @@ class Task(Protocol):
         ...
 
 
+class DraftingTask(Task, Protocol):
+    """A generating task whose decoding can be taken apart, which makes sweeps several times faster.
+
+    It sets `drafts` to True and keeps to this: `decode` calls `generate` of an encoder-decoder once, greedily (one
+    beam, no sampling), and returns the token ids without the start token. A task that does not is decoded under every
+    mask.
+    """
+
+    pad: int  # the token id that stands after the end of an output
+
+    def limits(self, model: Any, indices: Sequence[int]) -> Sequence[int]:
+        """How many tokens `decode` writes at most for each of these examples."""
+        ...
+
+
 class BaseTask:
     """Examples as lists of token ids, padded per batch: a task of your own adds `losses` and `statistics`.
 
@@ -160,6 +177,7 @@ class BaseTask:
 
     kind = "custom"
     generates = False
+    drafts = False
 
     def __init__(
         self,
@@ -240,7 +258,7 @@ class BaseTask:
                 f"the tokenizer does not fit the model: {self.places[where]} has token id {top}, "
                 f"the model has embeddings for {rows} tokens"
             )
-        limit, longest = positions(model), max(self.lengths)
+        limit, longest = position_limit(model), max(self.lengths)
         if limit is not None and longest > limit:
             raise BadData(
                 f"{sum(n > limit for n in self.lengths)} texts are longer than the model's {limit} positions "

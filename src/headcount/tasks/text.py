@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from headcount.errors import BadData
-from headcount.structure import position_limit
 from headcount.tasks.data import Rows
 
 
@@ -86,11 +85,6 @@ def embedding_rows(model: Any) -> int | None:
         return model.get_input_embeddings().weight.shape[0]
     except (AttributeError, NotImplementedError):
         return None
-
-
-def positions(model: Any) -> int | None:
-    """How many tokens the model can read at once; None where nothing limits it (relative positions)."""
-    return position_limit(model)
 
 
 def output_rows(model: Any) -> int | None:

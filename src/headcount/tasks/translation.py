@@ -12,11 +12,12 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from headcount.errors import BadData
+from headcount.structure import position_limit
 from headcount.tasks.columns import Column, find_translation
 from headcount.tasks.data import Rows, aligned
 from headcount.tasks.metrics import TRANSLATION, TextScorer, pick, token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch, digest
-from headcount.tasks.text import output_rows, pad_token, positions, texts_of, tokenized, without_cache
+from headcount.tasks.text import output_rows, pad_token, texts_of, tokenized, without_cache
 
 
 class Translation(BaseTask):
@@ -82,6 +83,7 @@ class Translation(BaseTask):
             self.first_token = language_token(tokenizer, target_language)
         chosen = pick(TRANSLATION, metric)
         self.generates = metric not in ("perplexity", "loss")
+        self.drafts = self.generates and beams == 1
         self.scorer = TextScorer(metric, tokenize) if self.generates else None
         if self.scorer is not None:
             chosen = self.scorer.signed(chosen)
@@ -136,7 +138,7 @@ class Translation(BaseTask):
 
     def limits(self, model: Any, indices: Sequence[int]) -> list[int]:
         """The most tokens that each of these examples can get."""
-        room = positions(model)
+        room = position_limit(model)
         lengths = [len(self.features["input_ids"][i]) for i in indices]
         wanted = [self.max_new_tokens or math.ceil(1.5 * length) + 20 for length in lengths]
         return [limit if room is None else min(limit, room - 1) for limit in wanted]
@@ -159,7 +161,7 @@ class Translation(BaseTask):
         ours, its = self.tokenizer.eos_token_id, model.config.eos_token_id
         if None not in (ours, its) and ours not in (its if isinstance(its, list) else [its]):
             raise BadData(f"the tokenizer does not fit the model: it ends texts with {ours}, the model with {its}")
-        room, longest = positions(model), max(map(len, self.labels))
+        room, longest = position_limit(model), max(map(len, self.labels))
         if room is not None and longest > room:
             raise BadData(
                 f"targets have up to {longest} tokens, but the model has {room} positions",
