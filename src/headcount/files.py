@@ -1,4 +1,4 @@
-"""Results as JSON that every reader takes: JSON has no nan and no infinity, and numpy's numbers are numbers."""
+"""Files that are whole or not there, and JSON that every reader takes: no nan, no infinity, no numpy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,35 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import RunConflict, first_line
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is whole or not there, whenever the process or the machine stops."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise RunConflict(f"cannot write {path}: {error.strerror}; everything finished before is kept") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """The JSON object that a run keeps in a file, or None if there is no such file."""
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunConflict(f"{file} cannot be read: {first_line(error)}") from None
+    if not isinstance(content, dict):
+        raise RunConflict(f"{file} is not a JSON object")
+    return content
 
 
 def to_json(content: dict[str, Any]) -> str:
@@ -30,32 +59,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (str, int, type(None))):
         return value
     return _plain(value.item()) if hasattr(value, "item") else str(value)
-
-
-def read_object(file: Path) -> dict[str, Any] | None:
-    """The JSON object that a run keeps in a file, or None if there is no such file."""
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunConflict(f"{file} cannot be read: {first_line(error)}") from None
-    if not isinstance(content, dict):
-        raise RunConflict(f"{file} is not a JSON object")
-    return content
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either whole or not there."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise RunConflict(f"cannot write {path}: {error.strerror}; what was finished before is kept") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
