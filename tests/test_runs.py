@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -45,10 +46,12 @@ def test_another_signature_is_refused_and_says_what_differs(tmp_path):
         pass
     other = {**SIGNATURE, "tasks": [{"n": 4, "data": "dev.tsv"}]}
     with (
-        pytest.raises(RunConflict, match=r"tasks\[0\]\.n was '3', is '4'.*choose another --out"),
+        pytest.raises(RunConflict, match=r"tasks\[0\]\.n was '3', is '4'") as refused,
         RunDirectory(tmp_path, other).open(),
     ):
         pass
+    assert "run=…" in str(refused.value)
+    assert "--out" in refused.value.in_words({"run": "--out"}.__getitem__)
 
 
 def test_a_directory_with_other_things_in_it_is_refused(tmp_path):
@@ -77,25 +80,39 @@ def test_a_damaged_shard_counts_as_missing(tmp_path, damage):
 
 
 HOLD = """
-import fcntl, sys, time
-lock = open(sys.argv[1], "a")
-fcntl.flock(lock, fcntl.LOCK_EX)
-print("holding", flush=True)
-time.sleep(60)
+import sys, time
+from headcount.runs import RunDirectory
+with RunDirectory(sys.argv[1], {"model": {"name": "m"}, "tasks": [{"n": 3, "data": "dev.tsv"}]}).open():
+    print("holding", flush=True)
+    time.sleep(600)
 """
 
 
-def test_a_directory_in_use_is_refused_and_a_dead_owner_is_no_owner(tmp_path):
-    with RunDirectory(tmp_path, SIGNATURE).open():
-        pass
-    owner = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout.readline().strip() == "holding"
-    with pytest.raises(RunConflict, match="in use by another process"), RunDirectory(tmp_path, SIGNATURE).open():
-        pass
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.wait()
+def test_a_directory_in_use_is_refused_at_once_and_a_dead_owner_does_not_count(tmp_path):
+    owner = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout.readline().strip() == "holding"
+        begun = time.monotonic()
+        with pytest.raises(RunConflict, match=f"{tmp_path.name}.* in use"), RunDirectory(tmp_path, SIGNATURE).open():
+            pass
+        assert time.monotonic() - begun < 5
+    finally:
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
     with RunDirectory(tmp_path, SIGNATURE).open() as run:
         assert run.path == tmp_path
+        assert (tmp_path / "lock").is_file()
+
+
+def test_a_directory_in_use_by_this_process_is_refused_until_it_is_closed(tmp_path):
+    with (
+        RunDirectory(tmp_path, SIGNATURE).open(),
+        pytest.raises(RunConflict, match="in use"),
+        RunDirectory(tmp_path, SIGNATURE).open(),
+    ):
+        pass
+    with RunDirectory(tmp_path, SIGNATURE).open():
+        pass
 
 
 def test_a_full_disk_keeps_the_earlier_file(tmp_path, monkeypatch):
@@ -114,7 +131,7 @@ def test_a_full_disk_keeps_the_earlier_file(tmp_path, monkeypatch):
 
 def test_a_path_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunConflict, match="cannot use"), RunDirectory(tmp_path / "run", SIGNATURE).open():
+    with pytest.raises(RunConflict, match=r"/run as a run directory"), RunDirectory(tmp_path / "run", SIGNATURE).open():
         pass
 
 

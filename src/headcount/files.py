@@ -62,7 +62,7 @@ def read_object(
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either whole or not there."""
+    """Write a file so that it is whole or not there, whenever the process or the machine stops."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as stream:
@@ -71,7 +71,7 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(stream.fileno())
         os.replace(partial, path)
     except OSError as error:
-        raise RunConflict(f"cannot write {path}: {error.strerror}; what was finished before is kept") from error
+        raise RunConflict(f"cannot write {path}: {error.strerror}; everything finished before is kept") from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
