@@ -10,7 +10,7 @@ import sys
 import pytest
 from transformers.utils import logging
 
-from headcount.cli.app import main
+from headcount.cli import main
 
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", flags=re.DOTALL)
 

@@ -16,7 +16,7 @@ import torch
 from benchmarks.fuzz import seeds
 from benchmarks.fuzz.worker import Reader
 from headcount import Scores, anatomy, load, report
-from headcount.cli.app import main
+from headcount.cli import main
 from headcount.cli.gates import read_roles
 from headcount.cli.inspect import describe
 from headcount.cli.loading import load_tokenizer
