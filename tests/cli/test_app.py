@@ -6,14 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from typing import get_args, get_type_hints
 
 import pytest
 
 import headcount as library
 from headcount.cli.app import COMMANDS, call
-from headcount.cli.importance import EXCLUDE, METHODS, PER
+from headcount.cli.demo import demo
+from headcount.cli.importance import Exclude, Method
 from headcount.cli.loading import DTYPES
-from headcount.cli.setup import PRECISIONS, Setup
+from headcount.cli.setup import FillName, Precision, Setup
+from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
 HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn"}
@@ -118,13 +121,11 @@ def test_choices_are_the_librarys():
     from headcount import evaluation, scoring
     from headcount.scoring import confidence
 
-    assert set(METHODS) == set(scoring.METHODS)
-    assert set(EXCLUDE) == set(confidence.EXCLUDE)
-    assert set(PRECISIONS) == {"auto", *DTYPES}
-    for fill in evaluation.FILLS:
-        with pytest.raises(HeadcountError, match="nowhere"):  # understood, and then there is no such model
-            call(["compare", "nowhere", "--data", "x", "--against", "y", "--fill", fill])
-    assert PER == ("example", "token", "batch")
+    assert set(get_args(Method)) == set(scoring.METHODS)
+    assert set(get_args(Exclude)) == set(confidence.EXCLUDE)
+    assert set(get_args(FillName)) == set(evaluation.FILLS)
+    assert set(get_args(Precision)) == {"auto", *DTYPES}
+    assert set(get_args(get_type_hints(demo)["name"])) == set(STORIES)
 
 
 def test_an_error_names_options_where_python_would_name_arguments(headcount, monkeypatch):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from headcount.cli.setup import Data, Fill, Setup, WrongUsage, command, listed, option
-
-MODES = ("each", "all-but-one")
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +17,7 @@ def ablate(
     setup: Setup,
     data: Data,
     mode: Annotated[
-        str, option("--mode", choices=MODES, help="Turn off one head at a time, or all but one of a layer.")
+        Literal["each", "all-but-one"], option("--mode", help="Turn off one head at a time, or all but one of a layer.")
     ] = "each",
     select_data: Annotated[
         str | None, option("--select-data", help="all-but-one: choose the heads on this data.")

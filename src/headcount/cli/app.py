@@ -22,11 +22,11 @@ COMMANDS = (
 OPTIONS = {
     "run": "--out",
     "masks": "--off",
-    "model": "MODEL",
-    "checkpoints": "CKPT",
+    "score_task": "--score-data",
+    "test_task": "--test",
     "compensation": "--compensate",
-    "lam": "--lambda",
     "recovery": "--recover-epochs",
+    "lam": "--lambda",
     "label2id": "label2id in the model's config.json",
 }
 SETTINGS: dict[str, Any] = {
@@ -82,7 +82,9 @@ def run(words: list[str]) -> int:
         typer.echo(f"headcount: {error.in_words(option)}", err=True)
         return 1
     except UsageError as error:
-        if sentence := error.format_message().rstrip("."):  # without one, the whole help has been printed instead
+        alone = isinstance(error, typer.BadParameter) and error.param is None  # a sentence of our own
+        sentence = (error.message if alone else error.format_message()).rstrip(".")
+        if sentence:  # without one, the whole help has been printed instead
             command = error.ctx.command_path if error.ctx else "headcount"
             typer.echo(f"headcount: {sentence[0].lower()}{sentence[1:]}; see {command} --help", err=True)
         return 2

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from headcount.cli.setup import one_of, option
+from headcount.cli.setup import command, option
 from headcount.demo import STORIES, Story, find_packages
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
+    command(app, "demo")(demo)
 
 
 def demo(
-    name: Annotated[
-        str,
-        typer.Argument(parser=one_of("demo", tuple(STORIES)), metavar="|".join(STORIES), help="Which demo to run."),
-    ] = "reviews",
+    name: Annotated[Literal["reviews", "translation"], typer.Argument(help="Which demo to run.")] = "reviews",
     quick: Annotated[bool, option("--quick", help="Two minutes instead of ten: less data.")] = False,
     out: Annotated[str | None, option("--out", help="Directory for everything the demo writes.")] = None,
 ) -> None:

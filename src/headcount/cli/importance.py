@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from headcount.cli.setup import Setup, WrongUsage, command, option
 
-# The library's own names, so that they are known before it is loaded.
-METHODS = ("gradient", "fisher", "oracle", "confidence", "relevance", "random")
-PER, EXCLUDE = ("example", "token", "batch"), ("end", "special", "none")
+# The closed sets of the library, which is slow to import; a test keeps them the same.
+Method = Literal["gradient", "fisher", "oracle", "confidence", "relevance", "random"]
+Per = Literal["example", "token", "batch"]
+Exclude = Literal["end", "special", "none"]
 
 
 def register(app: typer.Typer) -> None:
@@ -20,11 +21,9 @@ def register(app: typer.Typer) -> None:
 def importance(
     setup: Setup,
     data: Annotated[str, option("--data", help="Data to score heads on, such as training data.")],
-    method: Annotated[str, option("--method", choices=METHODS, help="How heads are scored.")] = "gradient",
-    per: Annotated[
-        str, option("--per", choices=PER, help="gradient: take the absolute value for each of these.")
-    ] = "example",
-    exclude: Annotated[str, option("--exclude", choices=EXCLUDE, help="confidence: tokens to leave out.")] = "end",
+    method: Annotated[Method, option("--method", help="How heads are scored.")] = "gradient",
+    per: Annotated[Per, option("--per", help="gradient: take the absolute value for each of these.")] = "example",
+    exclude: Annotated[Exclude, option("--exclude", help="confidence: tokens to leave out.")] = "end",
 ) -> None:
     """Score the importance of every head; higher is more important (M19, section 4.1; V19, section 4).
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import AsJson, option
+from headcount.cli.setup import AsJson, command, option
 
 
 def register(app: typer.Typer) -> None:
-    app.command("inspect", no_args_is_help=True)(inspect)
+    command(app, "inspect")(inspect)
 
 
 def inspect(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from headcount.cli.setup import AsJson, Model, Overwrite, WrongUsage, listed, option
+from headcount.cli.setup import AsJson, Model, Overwrite, WrongUsage, command, listed, option
 
-PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+Saved = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("remove", no_args_is_help=True)(remove)
+    command(app, "remove")(remove)
 
 
 def remove(
@@ -21,9 +21,7 @@ def remove(
     heads: Annotated[str, option("--heads", help="Heads to remove: encoder.3.5,encoder.4.0…")],
     out: Annotated[str, option("--out", help="Directory for the smaller model.")],
     as_json: AsJson = False,
-    dtype: Annotated[
-        str, option("--dtype", choices=PRECISIONS, help="Save in this precision; auto keeps it.")
-    ] = "auto",
+    dtype: Annotated[Saved, option("--dtype", help="Precision to save in; auto keeps the original.")] = "auto",
     overwrite: Overwrite = False,
 ) -> None:
     """Remove heads from the weights, and save the smaller model.

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli.setup import option
+from headcount.cli.setup import command, option
 
 
 def register(app: typer.Typer) -> None:
-    app.command("report", no_args_is_help=True)(report)
+    command(app, "report")(report)
 
 
 def report(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -15,7 +16,10 @@ from headcount.errors import unknown
 TASK, RUN, MACHINES = "The task", "The run", "Several machines"
 ENGINE = ("engine", "address", "workers", "threads")
 DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
-PRECISIONS = ("auto", "saved", "float32", "bfloat16", "float16")
+
+# Closed sets. Those of the library stand here too, since it is slow to import; a test keeps them the same.
+Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
+FillName = Literal["zero", "mean"]
 
 
 class WrongUsage(typer.BadParameter):
@@ -25,26 +29,9 @@ class WrongUsage(typer.BadParameter):
         return self.message
 
 
-def option(*names: str, panel: str | None = None, choices: tuple[str, ...] = (), **settings: Any) -> Any:
-    """An option; with `choices` it takes one of these words, and any other is wrong usage."""
-    if choices:
-        settings = {"parser": one_of(names[0], choices), "metavar": "|".join(choices), **settings}
+def option(*names: str, panel: str | None = None, **settings: Any) -> Any:
+    """An option, in a panel of the help."""
     return typer.Option(*names, rich_help_panel=panel, **settings)
-
-
-def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
-    """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
-
-    >>> one_of("--mode", ("each", "all-but-one"))("each")
-    'each'
-    """
-
-    def parse(word: str) -> str:
-        if word not in choices:
-            raise WrongUsage(unknown(name.lstrip("-"), word, choices))
-        return word
-
-    return parse
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -56,14 +43,29 @@ def listed(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
+def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
+    """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
+
+    >>> one_of("mode", ("each", "all-but-one"))("each")
+    'each'
+    """
+
+    def parse(word: str) -> str:
+        if word not in choices:
+            raise WrongUsage(unknown(name, word, choices))
+        return word
+
+    return parse
+
+
 def _device(name: str) -> str:
-    one_of("--device", DEVICES)(name.partition(":")[0])  # cuda:1 is the second of its kind
+    one_of("device", DEVICES)(name.partition(":")[0])  # cuda:1 is the second of its kind
     return name
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id.")]
 Data = Annotated[str, option("--data", help="A csv, tsv, jsonl, parquet or text file, or a hub id.")]
-Fill = Annotated[str, option("--fill", choices=("zero", "mean"), help="Output of an ablated head: zero or its mean.")]
+Fill = Annotated[FillName, option("--fill", help="Output of an ablated head: zero or its mean.")]
 AsJson = Annotated[bool, option("--json", panel=RUN, help="Print one JSON object.")]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace what is already there.")]
 
@@ -100,13 +102,11 @@ class Setup:
             help="cuda:1 is the second GPU; spread uses all.",
         ),
     ] = "auto"
-    dtype: Annotated[str, option("--dtype", panel=RUN, choices=PRECISIONS, help="Precision of the computation.")] = (
-        "auto"
-    )
+    dtype: Annotated[Precision, option("--dtype", panel=RUN, help="Precision of the computation.")] = "auto"
     out: Annotated[str | None, option("--out", panel=RUN, help="Run directory: keeps the results, and resumes.")] = None
     as_json: AsJson = False
     engine: Annotated[
-        str, option("--engine", panel=MACHINES, choices=("local", "ray"), help="ray works on shards in parallel.")
+        Literal["local", "ray"], option("--engine", panel=MACHINES, help="ray works on shards in parallel.")
     ] = "local"
     address: Annotated[
         str | None,
@@ -177,38 +177,63 @@ class Setup:
 
 
 def command(app: typer.Typer, name: str, sharded: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command: its own options, then the shared ones, which it gets as a `Setup`.
+    """Register a function as a command: its own options and, if its first parameter is a `Setup`, the shared ones.
 
     sharded: whether other machines can do its work.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]  # the first is the Setup
-        shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
-        taken = {parameter.name for parameter in own} | (set() if sharded else set(ENGINE))
-        first = [] if "model" in taken else shared[:1]  # `track` takes several
-        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
+        own = list(inspect.signature(function, eval_str=True).parameters.values())
+        run, parameters = function, own
+        if own and own[0].annotation is Setup:
+            run, parameters = _with_setup(function, own[1:], sharded)
+        parameters = [_suggesting(one.replace(kind=inspect.Parameter.KEYWORD_ONLY)) for one in parameters]
 
-        def run(**given: Any) -> None:
-            from headcount.cli.console import quiet
+        def call(**given: Any) -> None:
+            run(**given)
 
-            known = [one.name for one in shared if one.name in given and (sharded or one.name not in ENGINE)]
-            setup = Setup(**{name: given[name] for name in known})
-            mine = {one.name: given[one.name] for one in own}
-            setup.own = {**mine, "command_line": _typed(given["context"])}
-            with quiet(), setup.machines():
-                function(setup, **mine)
-            _mention_report(setup)
-
-        by_keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-        run.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in by_keyword}
-        run.__doc__ = function.__doc__
-        app.command(name, no_args_is_help=True)(run)
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        call.__doc__ = function.__doc__
+        needs_words = any(one.default is one.empty and one.annotation is not typer.Context for one in parameters)
+        app.command(name, no_args_is_help=needs_words)(call)
         return function
 
     return register
+
+
+def _with_setup(
+    function: Callable[..., None], own: list[inspect.Parameter], sharded: bool
+) -> tuple[Callable[..., None], list[inspect.Parameter]]:
+    """The function with the shared options beside its own, made into a `Setup`, and all of these parameters."""
+    shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
+    taken = {parameter.name for parameter in own} | (set() if sharded else set(ENGINE))
+    first = [] if "model" in taken else shared[:1]  # `track` takes several
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
+
+    def run(**given: Any) -> None:
+        from headcount.cli.console import quiet
+
+        known = [one.name for one in shared if one.name in given and (sharded or one.name not in ENGINE)]
+        setup = Setup(**{name: given[name] for name in known})
+        mine = {one.name: given[one.name] for one in own}
+        setup.own = {**mine, "command_line": _typed(given["context"])}
+        with quiet(), setup.machines():
+            function(setup, **mine)
+        _mention_report(setup)
+
+    return run, parameters
+
+
+def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A closed set (`Literal`) as typer has it, except that a wrong word gets a suggestion."""
+    kind, *info = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else (None,)
+    if get_origin(kind) is not Literal:
+        return parameter
+    choices, declared = get_args(kind), copy(info[0])
+    declared.parser, declared.metavar = one_of(parameter.name, choices), "|".join(choices)
+    return parameter.replace(annotation=Annotated[str, declared])
 
 
 def _typed(context: Any) -> list[str]:
