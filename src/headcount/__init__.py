@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as typing has it, without importing typing: nothing is imported before it is needed
 _WHERE = {
     "Head": "heads",
     "HeadcountError": "errors",
@@ -43,6 +41,8 @@ __version__ = "0.1.0"
 __all__ = list(_WHERE)
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from headcount.ablation import ablate_all_but_one as ablate_all_but_one
     from headcount.ablation import ablate_each as ablate_each
     from headcount.ablation import compare as compare
@@ -77,6 +77,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name not in _WHERE:
         raise AttributeError(f"module 'headcount' has no attribute {name!r}")
     return getattr(importlib.import_module(f"headcount.{_WHERE[name]}"), name)

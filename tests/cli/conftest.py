@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import pytest
 
 import zoo
 from headcount import remove, save
-from headcount.cli.app import main
+from headcount.cli import main
 
 
 class Answer(NamedTuple):
@@ -26,15 +27,16 @@ def headcount(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["headcount", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "120")
         capsys.readouterr()
-        try:
+        with pytest.raises(SystemExit) as stop:
             main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+        code = stop.value.code
+        assert isinstance(code, int)
         printed = capsys.readouterr()
         return Answer(code, printed.out, printed.err)
 
-    return call
+    handler = signal.getsignal(signal.SIGINT)
+    yield call
+    signal.signal(signal.SIGINT, handler)  # a stopped command ignores it while it ends
 
 
 @pytest.fixture(scope="package")

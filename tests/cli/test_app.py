@@ -1,19 +1,31 @@
-"""The program as a whole: help, version and exit codes."""
+"""The program as a whole: help, version, exit codes, and the words of its refusals."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from typing import get_args, get_type_hints
 
 import pytest
 
 import headcount as library
+from headcount.cli.app import COMMANDS, call
+from headcount.cli.demo import demo
+from headcount.cli.importance import Exclude, Method
+from headcount.cli.loading import DTYPES
+from headcount.cli.setup import FillName, Precision, Setup
+from headcount.demo import STORIES
+from headcount.errors import HeadcountError
+
+HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn"}
 
 
-def program(*arguments, **settings):
+def program(*arguments, after="", **settings):
     """The installed program, as a user starts it."""
-    code = "import sys; sys.argv[0] = 'headcount'; from headcount.cli import main; main()"
+    lines = ("import sys", "sys.argv[0] = 'headcount'", "from headcount.cli import main", "try: main()")
+    code = "\n".join([*lines, f"finally: {after or 'pass'}"])
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
@@ -23,27 +35,50 @@ def program(*arguments, **settings):
     )
 
 
-def test_help_lists_the_commands(headcount):
+def test_help_lists_the_commands_in_order_with_a_line_each(headcount):
     answer = headcount("--help")
     assert answer.code == 0
-    for command in ("inspect", "remove", "demo"):
-        assert command in answer.out
-    assert "let the rest go" in answer.out
+    listed = re.findall(r"^│ (\w+) {2,}(\S.*?) *│$", answer.out.split("Commands")[1], flags=re.MULTILINE)
+    assert tuple(name for name, _ in listed) == COMMANDS
+    assert all(about[0].isupper() for _, about in listed)
 
 
-@pytest.mark.parametrize(
-    ("command", "example"),
-    [
-        ("inspect", "headcount inspect ./my-model"),
-        ("remove", "headcount remove ./my-model --heads encoder.3.5,encoder.4.0 --out ./smaller"),
-        ("demo", "headcount demo"),
-    ],
-)
-def test_every_help_has_an_example(headcount, command, example):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_examples_that_parse(headcount, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
     answer = headcount(command, "--help")
     assert answer.code == 0
-    assert "Example" in answer.out
-    assert example in " ".join(answer.out.split())
+    text = answer.out.partition("╭")[0]  # above the options
+    examples = [" ".join(example.split()) for example in re.split(r"\n *\n", text.partition("Examples:")[2])]
+    examples = [example for example in examples if example]
+    assert examples
+    for example in examples:
+        assert example.startswith(f"headcount {command}")
+        monkeypatch.setattr("headcount.cli.console.quiet", stop)  # what most commands enter first, after their options
+        with pytest.raises((Reached, HeadcountError)):  # `report` refuses runs that are not there
+            call(example.split()[1:])
+
+
+class Reached(Exception):
+    """The options were understood, and the work would begin."""
+
+
+def stop(*args, **settings):
+    raise Reached
+
+
+@pytest.mark.parametrize("words", [["--help"], ["prune", "--help"], ["ablate", "x", "--data", "y", "--mode", "all"]])
+def test_nothing_heavy_is_imported_before_the_command_line_is_understood(words):
+    answer = program(*words, after="print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)")
+    loaded = set(answer.stderr.splitlines()[-1].split())
+    assert {"headcount", "typer"} <= loaded
+    assert not HEAVY & loaded
+
+
+def test_only_the_command_asked_for_is_imported():
+    answer = program("evaluate", "x", after="print(*sys.modules, file=sys.stderr)")
+    loaded = set(answer.stderr.splitlines()[-1].split())
+    assert {name for name in COMMANDS if f"headcount.cli.{name}" in loaded} == {"evaluate"}
 
 
 def test_version(headcount):
@@ -51,31 +86,61 @@ def test_version(headcount):
     assert (answer.code, answer.out) == (0, f"headcount {library.__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [["inspekt", "x"], ["inspect"], ["inspect", "x", "--no-such-option"], ["remove"]])
-def test_wrong_usage_is_2(headcount, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (["inspekt", "x"], "did you mean 'inspect'"),
+        (["inspect", "x", "--lenth", "3"], "--length"),
+        (["inspect", "x", "--length", "three"], "--length"),
+        (["inspect", "x", "--length", "0"], "--length"),
+        (["evaluate", "x"], "--data"),
+        (["demo", "review"], "did you mean 'reviews'"),
+        (["importance", "x", "--data", "y", "--method", "gradeint"], "did you mean 'gradient'"),
+        (["importance", "x", "--data", "y", "--per", "tokens"], "did you mean 'token'"),
+        (["importance", "x", "--data", "y", "--exclude", "ends"], "did you mean 'end'"),
+        (["compare", "x", "--data", "y", "--against", "z", "--fill", "meen"], "did you mean 'mean'"),
+        (["evaluate", "x", "--data", "y", "--device", "cudas:1"], "did you mean 'cuda'"),
+        (["remove", "x", "--heads", "encoder.0.0", "--out", "y", "--dtype", "flaot16"], "did you mean 'float16'"),
+    ],
+)
+def test_wrong_usage_is_2_in_one_sentence(headcount, arguments, fact):
     answer = headcount(*arguments)
-    assert answer.code == 2
-    assert "Traceback" not in answer.out + answer.err
+    assert (answer.code, answer.out) == (2, "")
+    assert re.fullmatch(r"headcount: \S.*; see headcount( \w+)? --help\n", answer.err)
+    assert fact in answer.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["inspect"], ["remove"]])
+def test_a_command_alone_prints_its_help(headcount, arguments):
+    answer = headcount(*arguments)
+    assert (answer.code, answer.err) == (2, "")
+    assert "Usage: headcount" in answer.out
+
+
+def test_choices_are_the_librarys():
+    from headcount import evaluation, scoring
+    from headcount.scoring import confidence
+
+    assert set(get_args(Method)) == set(scoring.METHODS)
+    assert set(get_args(Exclude)) == set(confidence.EXCLUDE)
+    assert set(get_args(FillName)) == set(evaluation.FILLS)
+    assert set(get_args(Precision)) == {"auto", *DTYPES}
+    assert set(get_args(get_type_hints(demo)["name"])) == set(STORIES)
+
+
+def test_an_error_names_options_where_python_would_name_arguments(headcount, monkeypatch):
+    def refuse(setup):
+        raise HeadcountError("too long", advice="use {max_length}, or another {run}")
+
+    monkeypatch.setattr(Setup, "load_model", refuse)
+    answer = headcount("evaluate", "x", "--data", "y")
+    assert (answer.code, answer.err) == (1, "headcount: too long; use --max-length, or another --out\n")
 
 
 def test_a_process_of_its_own(tmp_path):
     """One sentence on stderr, nothing on stdout, no traceback, exit code 1."""
     (tmp_path / "config.json").write_text("nonsense")
     answer = program("inspect", tmp_path)
-    assert answer.returncode == 1
-    assert answer.stdout == ""
-    assert (
-        answer.stderr
-        == f"headcount: {tmp_path}/config.json is not valid JSON: Expecting value: line 1 column 1 (char 0)\n"
-    )
-
-
-def test_stopped_by_the_user(headcount, monkeypatch, tmp_path):
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("headcount.cli.inspect.describe", stop)
-    answer = headcount("inspect", tmp_path)
-    assert answer.code == 1
-    assert answer.err.startswith("headcount: stopped")
-    assert len(answer.err.splitlines()) == 1
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.startswith(f"headcount: {tmp_path}/config.json is not valid JSON")
+    assert answer.stderr.count("\n") == 1

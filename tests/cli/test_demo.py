@@ -14,8 +14,8 @@ from transformers import BertModel
 
 import tiny_models
 from headcount import anatomy, load
-from headcount.demo import numbers, reviews
-from headcount.demo.directory import PACKAGES, find_packages
+from headcount.demo import PACKAGES, find_packages, reviews, translation
+from headcount.demo.story import needed_heads
 from headcount.tasks.toy import word_tokenizer
 from headcount.training import Training
 from toy_jobs import WORDS, sentences
@@ -85,16 +85,15 @@ def test_reviews_from_end_to_end(headcount, carriers, tmp_path, no_network):
         assert headcount(*words).code == 0, words
 
 
-def test_a_stopped_demo_goes_on(headcount, carriers, tmp_path, monkeypatch):
+def test_a_stopped_demo_resumes(headcount, carriers, tmp_path, monkeypatch):
     def stop(*args, **settings):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr("headcount.pruning.prune", stop)
         stopped = headcount("demo", "--quick")
-    assert stopped.code == 1
-    last = stopped.err.splitlines()[-1]
-    assert last == "headcount: stopped; the same command goes on with what is finished in demo-run"
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[-1] == "headcount: stopped; the same command resumes where it stopped"
     assert "Traceback" not in stopped.err
     place = tmp_path / "demo-run"
     times = {name: (place / name / "run.json").stat().st_mtime_ns for name in ("ablate", "importance", "curve")}
@@ -104,13 +103,13 @@ def test_a_stopped_demo_goes_on(headcount, carriers, tmp_path, monkeypatch):
         patch.setattr(Training, "loss", stop)  # a second training would stop here
         answer = headcount("demo", "--quick")
     assert answer.code == 0, answer.err
-    assert "Going on with the demo in demo-run." in answer.out
+    assert "Resuming the demo in demo-run." in answer.out
     assert times == {name: (place / name / "run.json").stat().st_mtime_ns for name in times}
     assert weights == (place / "model" / "model.safetensors").stat().st_mtime_ns
     assert run_file(place, "prune")["finished"]
     again = headcount("demo", "--quick")
     assert again.code == 0
-    assert again.out.count("(finished before)") == 6
+    assert again.out.count("(already finished)") == 6
 
 
 def test_sentences_are_in_one_split_only(carriers, tmp_path):
@@ -158,7 +157,9 @@ def test_refusals(headcount, carriers, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     answer = headcount("demo", "--out", "mine")
-    assert (answer.code, answer.err) == (1, "headcount: mine holds 'notes.txt' and is no demo; choose another --out\n")
+    assert answer.code == 1
+    assert "'notes.txt'" in answer.err
+    assert answer.err.endswith("; choose another --out\n")
     answer = headcount("demo", "--out", tmp_path / "mine" / "notes.txt")
     assert answer.code == 1
     assert "is a file" in answer.err
@@ -166,9 +167,6 @@ def test_refusals(headcount, carriers, tmp_path):
     assert (answer.code, "notes.txt is a file" in answer.err) == (1, True)
     answer = headcount("demo", "--out=-x")
     assert (answer.code, "does not begin with -" in answer.err) == (1, True)
-    answer = headcount("demo", "review")
-    assert answer.code == 1
-    assert "did you mean 'reviews'" in answer.err
     (tmp_path / "demo-run").mkdir()
     (tmp_path / "demo-run" / "demo.json").write_text('{"demo": "reviews", "quick": false}')
     answer = headcount("demo", "--quick")
@@ -176,13 +174,13 @@ def test_refusals(headcount, carriers, tmp_path):
     assert "another kind or size" in answer.err
 
 
-TINY = numbers.Sizes(train=40, score=8, test=6, epochs=2, kept=(1, 2), layers=1)
+TINY = translation.NumberSizes(train=40, score=8, test=6, epochs=2, kept=(1, 2), layers=1)
 
 
 def test_translation_from_end_to_end(headcount, tmp_path, monkeypatch, no_network):
     pytest.importorskip("num2words")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headcount.cli.demo_translation.QUICK", TINY)
+    monkeypatch.setattr("headcount.demo.translation.QUICK", TINY)
     answer = headcount("demo", "translation", "--quick")
     assert answer.code == 0, answer.err
     place = tmp_path / "demo-translation"
@@ -196,21 +194,34 @@ def test_translation_from_end_to_end(headcount, tmp_path, monkeypatch, no_networ
 
 
 def test_the_most_sensitive_kind_is_what_was_measured():
-    from headcount.cli.demo_translation import _kinds
+    from headcount.demo.translation import _kinds
 
     def curve(kind, *scores):
         points = [{"pruned": place / 2, "score": score} for place, score in enumerate(scores)]
         return {"kind": kind, "points": points}
 
     measured = [curve("encoder", 1.0, 0.2, 0.0), curve("decoder", 1.0, 0.9, 0.8), curve("cross", 1.0, 0.6, 0.1)]
-    said = _kinds({"base": 1.0, "curves": measured})
+    said = _kinds({"base": 1.0, "higher_is_better": True, "points": 0.01, "curves": measured})
     assert "encoder self-attention is the most sensitive kind" in said
     assert "encoder 90, cross 65, decoder 15" in said
     assert "cross-attention 60.0%" in said
 
 
+def test_the_heads_needed_most_are_those_without_which_the_metric_is_worst():
+    rows = [("encoder.0.0", -0.3, 0.01), ("encoder.0.1", 0.4, 0.01), ("encoder.0.2", 0.1, 0.9)]
+    heads = [{"head": head, "change": change, "p_holm": p} for head, change, p in rows]
+    accuracy = needed_heads({"higher_is_better": True, "points": 0.01, "heads": heads})
+    assert "encoder.0.0 (-30.0), encoder.0.2 (+10.0), encoder.0.1 (+40.0)" in accuracy
+    loss = needed_heads(
+        {"higher_is_better": False, "points": 1.0, "heads": [*heads, {**heads[1], "head": "encoder.0.3"}]}
+    )
+    assert "encoder.0.1 (+0.4), encoder.0.3 (+0.4), encoder.0.2 (+0.1)" in loss
+    assert "1 of 3 heads" in accuracy
+    assert "2 of 4 heads" in loss
+
+
 def test_what_checkpoints_keep_is_told_of_those_that_know_something():
-    from headcount.cli.demo_translation import _dynamics
+    from headcount.demo.translation import _dynamics
 
     def shot(name, kept, at_random):
         shares = {"gradient": kept, "random": at_random}
@@ -222,12 +233,12 @@ def test_what_checkpoints_keep_is_told_of_those_that_know_something():
 
 def test_numbers_are_apart_and_training_resumes_to_the_same_weights(tmp_path):
     pytest.importorskip("num2words")
-    numbers.write_numbers(tmp_path, TINY)
+    translation.write_numbers(tmp_path, TINY)
     lines = {name: (tmp_path / f"{name}.en").read_text().splitlines() for name in ("train", "score", "test")}
     assert not set(lines["train"]) & set(lines["test"])
     assert set(lines["score"]) <= set(lines["train"])
     assert (tmp_path / "train.de").read_text().splitlines()[lines["train"].index("twenty-one")] == "einundzwanzig"
-    whole = load(numbers.train_translator(tmp_path, TINY, lambda share, loss: None)).state_dict()
+    whole = load(translation.train_translator(tmp_path, TINY, lambda share, loss: None)).state_dict()
 
     class Stop(Exception):
         pass
@@ -238,9 +249,9 @@ def test_numbers_are_apart_and_training_resumes_to_the_same_weights(tmp_path):
 
     shutil.rmtree(tmp_path / "training")
     with pytest.raises(Stop):
-        numbers.train_translator(tmp_path, TINY, stop)
+        translation.train_translator(tmp_path, TINY, stop)
     assert json.loads((tmp_path / "training" / "training.json").read_text())["epoch"] == 1
-    resumed = load(numbers.train_translator(tmp_path, TINY, lambda share, loss: None)).state_dict()
+    resumed = load(translation.train_translator(tmp_path, TINY, lambda share, loss: None)).state_dict()
     assert all((whole[name] == resumed[name]).all() for name in whole)
 
 

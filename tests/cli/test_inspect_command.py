@@ -1,4 +1,4 @@
-"""`headcount inspect`: where the heads are and what they are worth, from the configuration alone."""
+"""`headcount inspect`: where the heads are, and the parameters and FLOPs of each, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_json_has_the_fixed_keys(headcount, directories):
 
 
 @pytest.mark.parametrize("name", ["bert", "albert-groups", "llama", "t5", "clip"])
-def test_a_head_is_worth_what_its_removal_saves(headcount, directories, name):
+def test_the_parameters_of_a_head_are_what_its_removal_saves(headcount, directories, name):
     model = zoo.build(name)
     facts = json.loads(headcount("inspect", directories / name, "--json").out)
     by_name = {f"{site['kind']}.{site['layer']}": site for site in facts["sites"]}
@@ -81,7 +81,8 @@ def test_pruned_directories(headcount, directories):
 
 def test_shared_keys_and_shared_layers_are_said(headcount, directories):
     uneven = headcount("inspect", directories / "uneven")
-    assert "they go when the last head of a group goes" in uneven.out
+    assert "share keys and values" in uneven.out
+    assert "share keys and values" not in headcount("inspect", directories / "bert").out
     facts = json.loads(headcount("inspect", directories / "uneven", "--json").out)
     assert [(site["heads"], site["kv_heads"]) for site in facts["sites"]] == [(7, 4), (6, 3), (8, 4)]
     albert = headcount("inspect", directories / "albert-groups")

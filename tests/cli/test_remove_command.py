@@ -1,4 +1,4 @@
-"""`headcount remove`: for who knows already which heads shall go."""
+"""`headcount remove`: the heads that were named are gone, and the smaller model computes the same."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def test_an_earlier_model_is_kept_unless_told_otherwise(headcount, directories, 
     second = ("remove", directories / "bert", "--heads", HEADS[1], "--out", tmp_path / "smaller")
     refused = headcount(*second)
     assert refused.code == 1
-    assert "exists already; choose another --out, or add --overwrite to replace it" in refused.err
+    assert str(tmp_path / "smaller") in refused.err
+    assert "--out" in refused.err
+    assert "--overwrite" in refused.err
     assert (tmp_path / "smaller" / "config.json").read_bytes() == before
     assert headcount(*second, "--overwrite").code == 0
     assert (tmp_path / "smaller" / "config.json").read_bytes() != before
@@ -91,6 +93,6 @@ def test_wrong_usage(headcount, directories, tmp_path):
     ):
         answer = headcount(*arguments)
         assert answer.code == 2
-        assert "Usage" in answer.err
-        assert "Traceback" not in answer.err
+        assert answer.err.endswith("; see headcount remove --help\n")
+        assert len(answer.err.splitlines()) == 1
     assert not (tmp_path / "x").exists()

@@ -106,8 +106,10 @@ def test_importance_by_relevance_and_confidence(headcount, place, tmp_path):
     end, special = (answer(headcount(*ask, "--method", "confidence", "--exclude", e)) for e in ("end", "special"))
     assert end["heads"] != special["heads"]
     assert end["order_by"] == "score"
-    assert refused(headcount(*ask, "--exclude", "special"), "--exclude special is for --method confidence")
-    assert refused(headcount(*ask, "--method", "confidence", "--exclude", "all"), "unknown exclude 'all'")
+    for wrong in (("--exclude", "special"), ("--method", "fisher", "--per", "token")):
+        usage = headcount(*ask, *wrong)
+        assert (usage.code, usage.out) == (2, "")
+        assert wrong[-2] in usage.err
     translator = ("importance", place / "translator", "--data", place / "plain.txt", "--target-data")
     found = answer(headcount(*translator, place / "target.txt", "--limit", 4, "--method", "relevance", "--json"))
     assert len(found["heads"]) == 24

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.setup import Setup, command
+from headcount.cli.setup import Data, Fill, Setup, WrongUsage, command, listed, option
 
 
 def register(app: typer.Typer) -> None:
@@ -15,15 +15,19 @@ def register(app: typer.Typer) -> None:
 
 def ablate(
     setup: Setup,
-    data: Annotated[str, typer.Option("--data", help="csv, tsv, jsonl, parquet or text file, or hub id.")],
-    mode: Annotated[str, typer.Option("--mode", help="each (one head off) or all-but-one (per layer).")] = "each",
-    select_data: Annotated[str | None, typer.Option("--select-data", help="all-but-one: choose heads here.")] = None,
-    select_target_data: Annotated[str | None, typer.Option("--select-target-data", help="Its targets.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="Only these: encoder,decoder,cross…")] = None,
-    layers: Annotated[str | None, typer.Option("--layers", help="Only these: 0,3-5")] = None,
-    fill: Annotated[str, typer.Option("--fill", help="A silent head puts out zero, or its mean output.")] = "zero",
-    alpha: Annotated[float, typer.Option("--alpha", min=0.0, max=1.0, help="Significance level.")] = 0.05,
-    resamples: Annotated[int | None, typer.Option("--resamples", min=1, help="Bootstrap resamples; M19: 1000.")] = None,
+    data: Data,
+    mode: Annotated[
+        Literal["each", "all-but-one"], option("--mode", help="Turn off one head at a time, or all but one of a layer.")
+    ] = "each",
+    select_data: Annotated[
+        str | None, option("--select-data", help="all-but-one: choose the heads on this data.")
+    ] = None,
+    select_target_data: Annotated[str | None, option("--select-target-data", help="Targets of --select-data.")] = None,
+    kind: Annotated[str | None, option("--kind", help="Only these kinds of attention: encoder,decoder,cross…")] = None,
+    layers: Annotated[str | None, option("--layers", help="Only these layers: 0,3-5")] = None,
+    fill: Fill = "zero",
+    alpha: Annotated[float, option("--alpha", min=0.0, max=1.0, help="Significance level.")] = 0.05,
+    resamples: Annotated[int | None, option("--resamples", min=1, help="Bootstrap resamples; M19: 1000.")] = None,
 ) -> None:
     """Turn off every head, one at a time, and test what changes (M19, section 3).
 
@@ -36,52 +40,97 @@ def ablate(
       headcount ablate ./model --data dev.tsv --mode all-but-one --select-data train.tsv --limit 1000
     """
     from headcount.ablation import ablate_all_but_one, ablate_each
-    from headcount.cli.console import each_table, layers_table, print_json, progress
+    from headcount.cli.console import print_json, progress
     from headcount.cli.loading import run_of
-    from headcount.errors import HeadcountError, unknown
 
-    if mode not in ("each", "all-but-one"):
-        raise HeadcountError(unknown("mode", mode, ("each", "all-but-one")))
     if select_data is not None and mode == "each":
-        raise HeadcountError("--select-data chooses the one head that stays: it needs --mode all-but-one")
-    model, tokenizer = setup.load_model()
-    task = setup.load_task(data, tokenizer, model)
-    chosen: Any = {"kinds": _names(kind), "layers": _numbers(layers), "fill": fill}
+        raise WrongUsage("--select-data is for --mode all-but-one")
+    chosen: Any = {"kinds": listed(kind), "layers": _layers(layers), "fill": fill}
     tested: Any = {"alpha": alpha, "resamples": resamples}
-    common = {"model": setup.model, "mode": mode, "fill": fill}
-    if mode == "each":
-        with run_of(setup, "ablate", model, [task], mode=mode, **chosen) as run:
-            with progress("ablating") as bar:
-                ablation = ablate_each(model, task, run=run.directory, progress=bar, **chosen, **tested)
-            result = run.finish({**common, **ablation.to_json(alpha)})
-        table = each_table(result, task.metric, alpha)
+    model, tokenizer = setup.load_model()
+    tasks = [setup.load_task(data, tokenizer, model)]
+    if select_data is not None:
+        tasks.append(setup.load_other(select_data, tokenizer, model, select_target_data, "--select-target-data"))
+    with run_of(setup, "ablate", model, tasks, mode=mode, **chosen) as run:
+        with progress("ablating") as bar:
+            measure: Any = ablate_each if mode == "each" else ablate_all_but_one
+            found = measure(model, *tasks, run=run.directory, progress=bar, **chosen, **tested)
+        answer = found.to_json(alpha) if mode == "each" else found.to_json()
+        result = run.finish({"model": setup.model, "mode": mode, "fill": fill, **answer})
+    if setup.as_json:
+        print_json(result)
     else:
-        select = None
-        if select_data is not None:
-            select = setup.load_other(select_data, tokenizer, model, select_target_data, "--select-target-data")
-        tasks = [task] if select is None else [task, select]
-        with run_of(setup, "ablate", model, tasks, mode=mode, **chosen) as run:
-            with progress("ablating") as bar:
-                kept = ablate_all_but_one(model, task, select, run=run.directory, progress=bar, **chosen, **tested)
-            result = run.finish({**common, **kept.to_json()})
-        table = layers_table(result, task.metric, alpha)
-    print_json(result) if setup.as_json else table()
+        (_print_heads if mode == "each" else _print_layers)(result, tasks[0].metric, alpha)
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+def _layers(text: str | None) -> list[int] | None:
+    """Layers such as `0,3-5`.
 
-
-def _numbers(text: str | None) -> list[int] | None:
-    """Layers such as `0,3-5`."""
-    from headcount.errors import HeadcountError
-
+    >>> _layers("0,3-5")
+    [0, 3, 4, 5]
+    """
     if text is None:
         return None
     numbers: list[int] = []
-    for part in _names(text) or []:
+    for part in listed(text) or []:
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise HeadcountError(f"--layers {text}: {part!r} is neither a layer nor a range; write 0,3-5")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise WrongUsage(f"--layers {text}: {part!r} is neither a layer nor a range; write 0,3-5")
         numbers.extend(range(int(first), int(last or first) + 1))
     return numbers
+
+
+def _print_heads(result: dict[str, Any], metric: Any, alpha: float) -> None:
+    """Every head's effect, the most harmful first."""
+    from headcount.cli.console import console, make_table, number, signed
+
+    sign = 1 if metric.higher_is_better else -1
+    rows = sorted(result["heads"], key=lambda row: (sign * row["change"], row["p"]))
+    table = make_table(_title(result), "head", metric.name, "change", "95% interval", "p", "p (Holm)", "p (BH)")
+    for row in rows:
+        marked = row["p_holm"] < alpha
+        table.add_row(
+            f"{row['head']} *" if marked else row["head"],
+            number(row["score"], metric),
+            signed(row["change"], metric),
+            f"{signed(row['low'], metric)} {signed(row['high'], metric)}",
+            *(f"{row[name]:.3g}" for name in ("p", "p_holm", "p_bh")),
+            style="bold" if marked else None,
+        )
+    console.print(table)
+    changes = [sign * row["change"] for row in rows if row["p_holm"] < alpha]
+    console.print(
+        f"Turning off one head makes the model significantly worse for {sum(change < 0 for change in changes)} of "
+        f"{len(rows)} heads, and better for {sum(change > 0 for change in changes)} ({result['test']}, Holm-corrected "
+        f"p < {alpha:g}); uncorrected, {sum(row['p'] < alpha for row in rows)} would seem to matter."
+    )
+
+
+def _print_layers(result: dict[str, Any], metric: Any, alpha: float) -> None:
+    """Each layer reduced to its best head."""
+    from headcount.cli.console import console, make_table, number, signed
+
+    table = make_table(_title(result), "layer", "head kept", metric.name, "change", "95% interval", "p")
+    for row in result["layers"]:
+        marked = row["p"] < alpha
+        table.add_row(
+            f"{row['kind']}.{row['layer']}{' *' if marked else ''}",
+            row["best"],
+            number(row["score"], metric),
+            signed(row["change"], metric),
+            f"{signed(row['low'], metric)} {signed(row['high'], metric)}",
+            f"{row['p']:.3g}",
+            style="bold" if marked else None,
+        )
+    console.print(table)
+    if result["chosen_apart"]:
+        console.print("The heads were chosen on other data than they are tested on.")
+    else:
+        console.print(
+            "The best of many heads is tested on the data it was chosen on, so p is optimistic; "
+            "--select-data chooses it on other data."
+        )
+
+
+def _title(result: dict[str, Any]) -> str:
+    return f"{result['model']}, {result['metric']} {result['base']:.4g}, {result['n']} examples"

@@ -1,63 +1,68 @@
-"""The `headcount` program: its commands, and what happens when one fails."""
+"""The `headcount` program: its commands, each imported when it is asked for, and what happens when one fails."""
 
 from __future__ import annotations
 
+import importlib
 import os
-import re
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from headcount.cli import (
-    ablate,
-    bench,
-    compare,
-    curve,
-    demo,
-    evaluate,
-    export,
-    gates,
-    importance,
-    inspect,
-    prune,
-    remove,
-    report,
-    roles,
-    track,
+from headcount.cli.setup import WrongUsage
+from headcount.errors import HeadcountError, unknown
+
+# In the order of `headcount --help`. Each is a module beside this one, with a function `register(app)`.
+COMMANDS = (
+    *("inspect", "evaluate", "ablate", "compare", "importance", "curve", "prune", "remove", "gates", "roles", "track"),
+    *("bench", "export", "report", "demo"),
 )
-from headcount.errors import HeadcountError
+# Arguments of Python that the command line calls something else than `--argument`.
+OPTIONS = {
+    "run": "--out",
+    "masks": "--off",
+    "score_task": "--score-data",
+    "test_task": "--test",
+    "compensation": "--compensate",
+    "recovery": "--recover-epochs",
+    "lam": "--lambda",
+    "label2id": "label2id in the model's config.json",
+}
+SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+UsageError: Any = typer.BadParameter.__base__  # typer exports this one only
+
+
+class Commands(TyperGroup):
+    """A group that knows its commands by name, and imports one when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            raise WrongUsage(unknown("command", cmd_name, COMMANDS), ctx)
+        alone = typer.Typer(**SETTINGS)
+        importlib.import_module(f"headcount.cli.{cmd_name}").register(alone)
+        return typer.main.get_command(alone)
+
 
 app = typer.Typer(
+    cls=Commands,
     name="headcount",
     help="Find out which attention heads a Transformer needs, and let the rest go.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **SETTINGS,
 )
-for command in (
-    inspect,
-    evaluate,
-    ablate,
-    compare,
-    importance,
-    curve,
-    prune,
-    remove,
-    gates,
-    roles,
-    track,
-    bench,
-    export,
-    report,
-    demo,
-):
-    command.register(app)
 
 
 @app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if show:
         from headcount import __version__
 
@@ -65,36 +70,41 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit
 
 
-def main() -> None:
-    """Run a command; exit 0 when it is done, 1 with one sentence when it cannot be, 2 on wrong usage."""
+def run(words: list[str]) -> int:
+    """Run a command and give its exit code; one sentence on stderr says why it is not 0."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if not sys.stdout.isatty():  # a file or a pipe: no terminal that a table could be too wide for
+    if not sys.stdout.isatty():  # a file or a pipe has no width that a table could exceed
         os.environ.setdefault("COLUMNS", "140")
     try:
-        app()
+        return call(words)
     except HeadcountError as error:
-        _fail(as_options(str(error)))
-    except KeyboardInterrupt:
-        _fail("stopped; a command with --out keeps what is finished and goes on from there")
-    except SystemExit as stop:
-        if stop.code == 130:  # typer's answer to a keyboard interrupt
-            _fail("stopped; a command with --out keeps what is finished and goes on from there")
-        raise
+        typer.echo(f"headcount: {error.in_words(option)}", err=True)
+        return 1
+    except UsageError as error:
+        alone = isinstance(error, typer.BadParameter) and error.param is None  # a sentence of our own
+        sentence = (error.message if alone else error.format_message()).rstrip(".")
+        if sentence:  # without one, the whole help has been printed instead
+            command = error.ctx.command_path if error.ctx else "headcount"
+            typer.echo(f"headcount: {sentence[0].lower()}{sentence[1:]}; see {command} --help", err=True)
+        return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 1
 
 
-def as_options(sentence: str) -> str:
-    """A library's sentence names arguments of Python; say the options instead.
+def call(words: list[str]) -> int:
+    """Run a command in this process; what it refuses, and Ctrl-C, come out as exceptions."""
+    code = app(words, prog_name="headcount", standalone_mode=False)
+    if code == 130:  # what typer makes of Ctrl-C
+        raise KeyboardInterrupt
+    return code or 0
 
-    >>> as_options("pass the aligned target file as target_data=…")
-    'pass the aligned target file as --target-data …'
+
+def option(argument: str) -> str:
+    """What the command line calls an argument of Python.
+
+    >>> option("target_data"), option("run")
+    ('--target-data', '--out')
     """
-    return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=…", lambda found: f"--{found[1].replace('_', '-')} …", sentence)
-
-
-def _fail(sentence: str) -> None:
-    typer.echo(f"headcount: {sentence}", err=True)
-    sys.exit(1)
+    return OPTIONS.get(argument, f"--{argument.replace('_', '-')}")

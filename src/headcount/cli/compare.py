@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Setup, command
+from headcount.cli.setup import Data, Fill, Setup, command, option
 
 
 def register(app: typer.Typer) -> None:
@@ -15,21 +16,22 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     setup: Setup,
-    data: Annotated[str, typer.Option("--data", help="csv, tsv, jsonl, parquet or text file, or hub id.")],
-    against: Annotated[str, typer.Option("--against", help="The other data set.")],
-    against_target_data: Annotated[str | None, typer.Option("--against-target-data", help="Its targets.")] = None,
-    fill: Annotated[str, typer.Option("--fill", help="A silent head puts out zero, or its mean output.")] = "zero",
+    data: Data,
+    against: Annotated[str, option("--against", help="The other data set.")],
+    against_target_data: Annotated[str | None, option("--against-target-data", help="Targets of --against.")] = None,
+    fill: Fill = "zero",
 ) -> None:
     """Ablate every head on two data sets, and correlate the effects (M19, figure 2).
 
-    Example:
+    Examples:
 
       headcount compare ./cola-model --data in_domain_dev.tsv --against out_of_domain_dev.tsv --metric matthews
-    """
-    from pathlib import Path
 
+      headcount compare ./translator --data news.en --target-data news.fr --against talks.en
+      --against-target-data talks.fr --out run
+    """
     from headcount import ablation
-    from headcount.cli.console import compare_table, console, print_json, progress
+    from headcount.cli.console import print_json, progress
     from headcount.cli.loading import run_of
     from headcount.files import write_whole
     from headcount.reporting import scatter_svg
@@ -40,13 +42,30 @@ def compare(
     with run_of(setup, "compare", model, [task, other], fill=fill) as run:
         with progress("comparing") as bar:
             both = ablation.compare(model, task, other, run=run.directory, progress=bar, fill=fill)
-        result: dict[str, Any] = run.finish({"model": setup.model, **both.to_json()})
+        result = run.finish({"model": setup.model, **both.to_json()})
         if setup.out is not None:
             points = [(row["head"], row["change"], row["change_against"]) for row in result["heads"]]
             caption = f"{task.metric.name}, Pearson r {result['pearson']:.2f}"
             digits = 2 if task.metric.points >= 1 and not task.metric.relative else 4
             picture = scatter_svg(points, Path(data).name, Path(against).name, caption, digits)
             write_whole(Path(setup.out) / "scatter.svg", picture.encode())
-    print_json(result) if setup.as_json else compare_table(result, task.metric)()
-    if setup.out is not None and not setup.as_json:
-        console.print(f"The scatter is in {Path(setup.out) / 'scatter.svg'}.", soft_wrap=True)
+    print_json(result) if setup.as_json else _print(result, task.metric, setup.out)
+
+
+def _print(result: dict[str, Any], metric: Any, out: str | None) -> None:
+    """The effects on both data sets, the largest first, and how they correlate."""
+    from headcount.cli.console import console, make_table, signed
+
+    rows = sorted(result["heads"], key=lambda row: -abs(row["change"]))
+    title = f"{result['model']}, {result['metric']} {result['base']:.4g}, {result['n']} examples"
+    table = make_table(title, "head", "change", "change on the other data")
+    for row in rows:
+        table.add_row(row["head"], signed(row["change"], metric), signed(row["change_against"], metric))
+    console.print(table)
+    console.print(
+        result["remark"]
+        or f"Pearson r {result['pearson']:.2f} (p {result['p']:.2g}), "
+        f"Spearman r {result['spearman']:.2f} (p {result['spearman_p']:.2g}) over {len(rows)} heads."
+    )
+    if out is not None:
+        console.print(f"The scatter plot is in {Path(out) / 'scatter.svg'}.", soft_wrap=True)

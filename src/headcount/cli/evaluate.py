@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Setup, command
+from headcount.cli.setup import Data, Setup, command, option
 
 
 def register(app: typer.Typer) -> None:
@@ -15,8 +15,8 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     setup: Setup,
-    data: Annotated[str, typer.Option("--data", help="csv, tsv, jsonl, parquet or text file, or hub id.")],
-    off: Annotated[str | None, typer.Option("--off", help="Heads to turn off: encoder.3.5,…")] = None,
+    data: Data,
+    off: Annotated[str | None, option("--off", help="Heads to turn off: encoder.3.5,encoder.4.0…")] = None,
 ) -> None:
     """Measure a model on your data, whole or with heads turned off.
 
@@ -27,7 +27,7 @@ def evaluate(
       headcount evaluate ./translator --data val.en --target-data val.fr --off cross.5.1,cross.5.3
     """
     from headcount.ablation import effects_of
-    from headcount.cli.console import console, number, print_json, progress
+    from headcount.cli.console import print_json, progress
     from headcount.cli.loading import run_of
     from headcount.evaluation import evaluate
     from headcount.stats import SEED, interval
@@ -55,17 +55,17 @@ def evaluate(
             result |= {"base": outcomes.score(), "change": effect.change[0], "p": effect.p[0], "test": effect.test}
             result |= {"change_low": effect.low[0], "change_high": effect.high[0]}
         result = run.finish(result)
-    if setup.as_json:
-        print_json(result)
-        return
-    metric = task.metric
-    console.print(
-        f"{metric.name} {number(result['score'], metric)} "
-        f"(95% interval {number(low, metric)} to {number(high, metric)}, {len(task)} examples)"
-    )
-    if heads:
-        change = f"{number(result['change_low'], metric)} to {number(result['change_high'], metric)}"
+    print_json(result) if setup.as_json else _print(result, task.metric)
+
+
+def _print(result: dict[str, Any], metric: Any) -> None:
+    from headcount.cli.console import console, number, signed
+
+    score, low, high = (number(result[name], metric) for name in ("score", "low", "high"))
+    console.print(f"{metric.name} {score} (95% interval {low} to {high}, {result['n']} examples)")
+    if result["off"]:
+        change, low, high = (signed(result[name], metric) for name in ("change", "change_low", "change_high"))
         console.print(
-            f"with {len(heads)} heads off; the whole model: {number(result['base'], metric)}, "
-            f"change {number(result['change'], metric)} (95% interval {change}), p {result['p']:.3g} ({result['test']})"
+            f"with {len(result['off'])} heads off; the whole model: {number(result['base'], metric)}, "
+            f"change {change} (95% interval {low} to {high}), p {result['p']:.3g} ({result['test']})"
         )

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Setup, command
+from headcount.cli.setup import Overwrite, Setup, WrongUsage, command, option
 
-EXAMPLES, BATCH = 16, 4  # of your data, that the export is compared on
+EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
 
 def register(app: typer.Typer) -> None:
@@ -18,14 +18,17 @@ def register(app: typer.Typer) -> None:
 
 def export(
     setup: Setup,
-    file: Annotated[str | None, typer.Argument(help="The file to write, ending in .onnx (or --out).")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Your data: the export is compared on it too.")] = None,
-    external: Annotated[
-        bool | None, typer.Option("--external-data/--one-file", help="Weights beside the graph; guessed by size.")
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="The file to write, ending in .onnx (or --out).")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there already.")] = False,
+    data: Annotated[str | None, option("--data", help="Compare the export on this data, too.")] = None,
+    external: Annotated[
+        bool | None,
+        option("--external-data/--one-file", help="Weights beside the graph; by default if they are large."),
+    ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Export a model, pruned or not, to ONNX, and make sure that onnxruntime computes the same with it.
+    """Export a model, pruned or not, to ONNX, and check that onnxruntime computes the same.
 
     Examples:
 
@@ -41,15 +44,17 @@ def export(
 
     target = file or setup.out
     if target is None:
-        raise typer.BadParameter("name the file to write: headcount export MODEL FILE.onnx")
+        raise WrongUsage("the file to write is missing: headcount export MODEL FILE.onnx")
     require_onnx()
     refuse_target(Path(target), overwrite)
     model = load_weights(setup.model, "cpu", "float32")
     inputs: list[dict[str, Any]] = []
+    compared_on = 0
     if data is not None:
         task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), model)
         chosen = range(min(EXAMPLES, len(task)))
         inputs = [task.batch(chosen[start : start + BATCH]).inputs for start in range(0, len(chosen), BATCH)]
+        compared_on = len(chosen)
     written = export_onnx(model, target, inputs=inputs, external_data=external, overwrite=overwrite)
     files = [str(path) for path in (*written.graphs, *written.weights)]
     if setup.as_json:
@@ -60,10 +65,10 @@ def export(
                 "path": str(written.file),
                 "files": files,
                 "difference": written.difference,
-                "n": min(EXAMPLES, len(task)) if data is not None else 0,
+                "n": compared_on,
             }
         )
         return
     console.print(f"Wrote {', '.join(files)}.", soft_wrap=True)
-    compared = "random inputs" + (f" and {len(inputs)} batches of yours" if inputs else "")
-    console.print(f"In onnxruntime it differs from PyTorch by {written.difference:.1g} at most, on {compared}.")
+    compared = "random inputs" + (f" and {compared_on} of your examples" if compared_on else "")
+    console.print(f"Its outputs differ from PyTorch's by at most {written.difference:.1g}, on {compared}.")

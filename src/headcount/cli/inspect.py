@@ -1,21 +1,23 @@
-"""`headcount inspect MODEL`: where the heads are and what they are worth, from the configuration alone."""
+"""`headcount inspect MODEL`: where the heads are, and the parameters and FLOPs of each, read from its configuration."""
 
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from headcount.cli.setup import AsJson, command, option
+
 
 def register(app: typer.Typer) -> None:
-    app.command("inspect", no_args_is_help=True)(inspect)
+    command(app, "inspect")(inspect)
 
 
 def inspect(
-    model: str = typer.Argument(..., help="Model directory or hub id; only its config.json is read."),
-    length: int = typer.Option(128, "--length", min=1, help="Sequence length at which FLOPs are counted."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id; only config.json is read.")],
+    length: Annotated[int, option("--length", min=1, help="Sequence length at which FLOPs are counted.")] = 128,
+    as_json: AsJson = False,
 ) -> None:
     """Show a model's attention sites, heads, parameters and FLOPs, without loading its weights.
 
@@ -33,7 +35,7 @@ def inspect(
 
 
 def describe(name: str, length: int) -> dict[str, Any]:
-    """Everything `inspect` says, as JSON-able data."""
+    """Everything `inspect` prints, as JSON."""
     from headcount.runs import versions
     from headcount.structure import anatomy
     from headcount.surgery import build_empty, fetch, model_class, read_config
@@ -58,7 +60,7 @@ def describe(name: str, length: int) -> dict[str, Any]:
 
 
 def _site(site: Any, length: int) -> dict[str, Any]:
-    """A head's worth: its own rows and columns; keys and values that it shares go when their whole group has gone."""
+    """A head counts its own rows and columns; shared keys and values go only with the last head of their group."""
     heads, size = len(site.kept), site.head_dim
     modules = [site.output, *(module for _, module in site.inputs)]
     each = site.parameters_of(site.kept[:1]) if site.group == 1 else _query_parameters(site)
@@ -77,7 +79,7 @@ def _site(site: Any, length: int) -> dict[str, Any]:
 
 
 def _query_parameters(site: Any) -> int:
-    """Parameters that go with one query head of a group: not the keys and values that it shares."""
+    """Parameters of one query head of a group, without the keys and values that it shares."""
     if len(site.kept) < 2:
         return site.parameters_of(site.kept)
     group = [index for index in site.kept if index // site.group == site.kv_kept[0]]
@@ -87,13 +89,10 @@ def _query_parameters(site: Any) -> int:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from rich.table import Table
+    from headcount.cli.console import console, make_table
 
-    from headcount.cli.console import console
-
-    table = Table(title=f"{facts['model']} ({facts['class']})", title_justify="left")
-    for column in ("site", "heads", "size", "kv", "parameters", "per head", "FLOPs/head"):
-        table.add_column(column, justify="left" if column == "site" else "right", no_wrap=True)
+    columns = ("site", "heads", "size", "kv", "parameters", "per head", "FLOPs/head")
+    table = make_table(f"{facts['model']} ({facts['class']})", *columns)
     for _, group in groupby(facts["sites"], key=lambda site: {**site, "layer": None}):
         sites = list(group)
         key, last = sites[0], sites[-1]
@@ -121,5 +120,5 @@ def _print(facts: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     if any(site["kv_heads"] < site["heads"] for site in facts["sites"]):
-        shared = "Keys and values are shared by groups of heads: they go when the last head of a group goes."
+        shared = "Groups of heads share keys and values, which are removed with the last head of a group."
         console.print(shared, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Load what a command names: the model on its device, with its tokenizer."""
+"""What a command works with: the model on its device, its tokenizer, and the run directory for the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount.cli.setup import Setup
-from headcount.errors import HeadcountError, first_line, unknown
+from headcount.errors import HeadcountError, first_line
 from headcount.runs import RunDirectory, model_signature, versions
 from headcount.structure import remember_origin
 from headcount.surgery import fetch, load
@@ -21,7 +21,6 @@ VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
     "source.spm", "spm.model", "tekken.json",
 )  # fmt: skip
-DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
 
 
 def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
@@ -35,16 +34,14 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
     device: `spread` puts the layers of a large model on all GPUs, then in memory, as accelerate's device map does.
     """
     place = choose_device("auto" if device == "spread" else device)
-    if dtype != "auto" and dtype not in DTYPES:
-        raise HeadcountError(unknown("dtype", dtype, ("auto", *DTYPES)))
-    kind: Any = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else "auto")
+    kind: Any = (torch.float32 if place.type == "cpu" else "auto") if dtype == "auto" else DTYPES[dtype]
     model: Any = load(fetch(name), dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
     remember_origin(model, name)
     return model if device == "spread" else model.to(place)
 
 
 def load_tokenizer(directory: Any, name: str) -> Any:
-    """The tokenizer beside a model; transformers would make up an empty one where there is none."""
+    """The tokenizer beside a model; where there is none, transformers would return an empty one."""
     if not any((Path(directory) / file).is_file() for file in VOCABULARIES):
         raise HeadcountError(f"{name} has no usable tokenizer beside it: none of {', '.join(VOCABULARIES)}")
     try:
@@ -54,33 +51,21 @@ def load_tokenizer(directory: Any, name: str) -> Any:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the fastest there is."""
-    kind = name.partition(":")[0]
-    if kind not in DEVICES:
-        raise HeadcountError(unknown("device", name, DEVICES))
-    there = {"cpu": True, "spread": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if kind == "auto":
-        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if there[kind]))
-    if not there[kind]:
-        raise HeadcountError(f"there is no {kind} device here; use --device cpu")
+    """The device of that name; `auto` is the fastest one available.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    if not available[name.partition(":")[0]]:
+        raise HeadcountError(f"this machine has no {name} device", advice="use {device} cpu")
     return torch.device(name)
 
 
-class NoRun(RunDirectory):
-    """Stands in where no `--out` was given: results are only returned."""
-
-    def write(self, results: dict[str, Any], finished: bool = True) -> None:
-        """Nothing to write to."""
-
-    def save_shard(self, name: str, arrays: Any) -> None:
-        """Nothing to keep."""
-
-    def load_shard(self, name: str) -> None:
-        """Nothing kept."""
-
-
-class Run:
-    """A command under way: `directory` for its shards, `finish` for its results."""
+class CommandRun:
+    """A command under way: `directory` keeps its shards, `finish` its results."""
 
     def __init__(self, directory: RunDirectory, command: str) -> None:
         self.directory, self.command = directory, command
@@ -92,7 +77,7 @@ class Run:
 
 
 @contextmanager
-def run_of(setup: Setup, command: str, model: Any, tasks: list[Any], **settings: Any) -> Iterator[Run]:
+def run_of(setup: Setup, command: str, model: Any, tasks: list[Any], **settings: Any) -> Iterator[CommandRun]:
     """The run of a command; `settings` are the arguments that its outcomes depend on."""
     signature = {
         "command": command,
@@ -103,7 +88,20 @@ def run_of(setup: Setup, command: str, model: Any, tasks: list[Any], **settings:
         "versions": versions(),
     }
     if setup.out is None:
-        yield Run(NoRun("", signature), command)
+        yield CommandRun(NoRun("", signature), command)
         return
     with RunDirectory(setup.out, signature, setup.arguments()).open() as directory:
-        yield Run(directory, command)
+        yield CommandRun(directory, command)
+
+
+class NoRun(RunDirectory):
+    """Stands in where no `--out` was given: results are only returned."""
+
+    def write(self, results: dict[str, Any], finished: bool = True) -> None:
+        """Keep nothing."""
+
+    def save_shard(self, name: str, arrays: Any) -> None:
+        """Keep nothing."""
+
+    def load_shard(self, name: str) -> None:
+        """Find nothing."""

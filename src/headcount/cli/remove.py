@@ -1,43 +1,48 @@
-"""`headcount remove MODEL --heads … --out DIR`: for who knows already which heads shall go."""
+"""`headcount remove MODEL --heads … --out DIR`: remove the heads you name, and save the smaller model."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Literal
+
 import typer
+
+from headcount.cli.setup import AsJson, Model, Overwrite, WrongUsage, command, listed, option
+
+Saved = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("remove", no_args_is_help=True)(remove)
+    command(app, "remove")(remove)
 
 
 def remove(
-    model: str = typer.Argument(..., help="Model directory or hub id."),
-    heads: str = typer.Option(..., "--heads", help="Heads to remove: encoder.3.5,encoder.4.0,…"),
-    out: str = typer.Option(..., "--out", help="Directory for the smaller model."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    dtype: str = typer.Option("auto", "--dtype", help="auto (as saved), float32, bfloat16 or float16."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a model that is in the directory already."),
+    model: Model,
+    heads: Annotated[str, option("--heads", help="Heads to remove: encoder.3.5,encoder.4.0…")],
+    out: Annotated[str, option("--out", help="Directory for the smaller model.")],
+    as_json: AsJson = False,
+    dtype: Annotated[Saved, option("--dtype", help="Precision to save in; auto keeps the original.")] = "auto",
+    overwrite: Overwrite = False,
 ) -> None:
-    """Really remove heads, and save the smaller model.
+    """Remove heads from the weights, and save the smaller model.
 
-    Example:
+    Examples:
 
       headcount remove ./my-model --heads encoder.3.5,encoder.4.0 --out ./smaller
-    """
-    from pathlib import Path
 
+      headcount remove ./translator --heads cross.0.1 --out ./smaller --dtype float16 --overwrite
+    """
     from headcount import surgery
     from headcount.cli.console import console, print_json, quiet
-    from headcount.errors import HeadcountError, unknown
+    from headcount.errors import HeadcountError
     from headcount.runs import model_signature, versions
     from headcount.structure import anatomy
     from headcount.surgery import fetch
 
-    if dtype not in ("auto", "float32", "bfloat16", "float16"):
-        raise typer.BadParameter(unknown("dtype", dtype, ("auto", "float32", "bfloat16", "float16")))
-    if not heads.replace(",", " ").strip():
-        raise typer.BadParameter("no heads are named; write for example --heads encoder.3.5,encoder.4.0")
+    if not listed(heads):
+        raise WrongUsage("--heads is empty; write for example --heads encoder.3.5,encoder.4.0")
     if Path(out).exists() and any(Path(out).iterdir() if Path(out).is_dir() else [out]) and not overwrite:
-        raise HeadcountError(f"{out} exists already; choose another --out, or add --overwrite to replace it")
+        raise HeadcountError(f"{out} already exists", advice="choose another {out}, or replace it with {overwrite}")
     with quiet():
         source = fetch(model)
         loaded = surgery.load(source, dtype=dtype)

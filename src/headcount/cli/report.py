@@ -7,22 +7,25 @@ from typing import Annotated
 
 import typer
 
+from headcount.cli.setup import command, option
+
 
 def register(app: typer.Typer) -> None:
-    app.command("report", no_args_is_help=True)(report)
+    command(app, "report")(report)
 
 
 def report(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Run directories: what commands wrote with --out.")
+        list[str], typer.Argument(metavar="RUN...", help="Run directories: what other commands wrote with --out.")
     ],
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="The file; by default report.html in the first run directory.")
+        str | None, option("--out", "-o", help="The file to write; by default report.html in the first run directory.")
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about one run or several; nothing is computed, nothing is fetched.
+    """Write one self-contained HTML page about one run or several.
 
-    Runs of the same model are put together; an unfinished run is marked, and shown as far as it has numbers.
+    Nothing is computed or fetched. Runs of the same model are shown together; an unfinished run is marked, and shown
+    as far as it has numbers.
 
     Examples:
 
@@ -35,4 +38,4 @@ def report(
     first = Path(runs[0])
     file = Path(out) if out is not None else (first if first.is_dir() else first.parent) / "report.html"
     written = write(runs, file)
-    typer.echo(f"The report is in {written}. Open it in a browser; it needs no network and can be mailed as it is.")
+    typer.echo(f"The report is in {written}. Open it in a browser; it is one file and needs no network.")

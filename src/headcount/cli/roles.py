@@ -1,4 +1,4 @@
-"""`headcount roles MODEL --data text|conllu`: which heads look at a position, a relation, the rarest word, or rest."""
+"""`headcount roles MODEL --data text|conllu`: heads that attend to a position, a relation, the rarest word, or idle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Setup, command
+from headcount.cli.setup import Setup, command, listed, option
 
 
 def register(app: typer.Typer) -> None:
@@ -15,20 +15,22 @@ def register(app: typer.Typer) -> None:
 
 def roles(
     setup: Setup,
-    data: Annotated[str, typer.Option("--data", help="A CoNLL-U file, or raw text (parsed by spaCy, if it is there).")],
+    data: Annotated[str, option("--data", help="A CoNLL-U file, or raw text (parsed by spaCy, if it is installed).")],
     relations: Annotated[
-        str | None, typer.Option("--relations", help="Dependencies to look for; by default nsubj,obj,amod,advmod.")
+        str | None, option("--relations", help="Dependencies to look for; by default nsubj,obj,amod,advmod.")
     ] = None,
     parser: Annotated[
-        str | None, typer.Option("--parser", help="spaCy model for raw text; `none` looks for no syntactic heads.")
+        str | None, option("--parser", help="spaCy model for raw text; none skips the syntactic heads.")
     ] = None,
-    positional: Annotated[float, typer.Option("--positional", help="Share of tokens at one position.")] = 0.9,
-    syntactic: Annotated[float, typer.Option("--syntactic", help="How much better than the usual position.")] = 0.1,
-    rare: Annotated[float, typer.Option("--rare", help="Share of tokens at the rarest one.")] = 0.5,
-    idle: Annotated[float, typer.Option("--idle", help="Weight on the first token, or on separators.")] = 0.5,
-    frequent: Annotated[int, typer.Option("--frequent", help="So many most frequent tokens are not rare.")] = 500,
+    positional: Annotated[float, option("--positional", help="Share of tokens at one relative position.")] = 0.9,
+    syntactic: Annotated[float, option("--syntactic", help="Accuracy above that of the usual position.")] = 0.1,
+    rare: Annotated[float, option("--rare", help="Share of tokens whose focus is the rarest token.")] = 0.5,
+    idle: Annotated[float, option("--idle", help="Mean weight on the first token, or on separators.")] = 0.5,
+    frequent: Annotated[
+        int, option("--frequent", help="The most frequent tokens, as many as this, are not rare.")
+    ] = 500,
 ) -> None:
-    """Find positional, syntactic and rare-word heads (V19, section 5), and heads that rest.
+    """Find positional, syntactic and rare-word heads (V19, section 5), and idle ones.
 
     Examples:
 
@@ -41,7 +43,7 @@ def roles(
     from headcount.roles import Sentences, Thresholds, chosen_relations, find_roles
 
     limits = Thresholds(positional, syntactic, rare, idle, frequent)
-    asked = None if relations is None else [part.strip() for part in relations.split(",") if part.strip()]
+    asked = listed(relations)
     reads: Any = False if parser == "none" else parser
     column = int(setup.text) if setup.text is not None and setup.text.isdigit() else setup.text
     sentences = Sentences.of(data, parser=reads, text=column, split=setup.split).take(setup.limit, setup.seed)
@@ -49,7 +51,7 @@ def roles(
     model, tokenizer = setup.load_model()
     settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
     with run_of(setup, "roles", model, [sentences], **settings) as run:
-        with progress("looking at attention") as bar:
+        with progress("reading attention") as bar:
             found = find_roles(
                 model,
                 sentences,
@@ -81,11 +83,9 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
+    from headcount.cli.console import make_table
 
-    table = Table(title=title, title_justify="left")
-    for place, column in enumerate(("head", "role", "looks at", "score", "95% interval", "baseline", "cases")):
-        table.add_column(column, justify="right" if place > 2 else "left", no_wrap=True)
+    table = make_table(title, "head", "role", "attends to", "score", "95% interval", "baseline", "cases", left=3)
     for row in rows:
         table.add_row(
             row["head"],

@@ -1,24 +1,73 @@
-"""Options that most commands share, written once: what model, what data, how to run and what to print."""
+"""What commands share: options declared once, a `Setup` that carries them, and how a function becomes a command."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from headcount.errors import HeadcountError
+from headcount.errors import unknown
 
-Model = Annotated[str, typer.Argument(help="Model directory or hub id.")]
-TASK, RUN, MACHINES = "The task", "The run", "Many machines"
+TASK, RUN, MACHINES = "The task", "The run", "Several machines"
 ENGINE = ("engine", "address", "workers", "threads")
+DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
+
+# Closed sets. Those of the library stand here too, since it is slow to import; a test keeps them the same.
+Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
+FillName = Literal["zero", "mean"]
 
 
-def _option(*names: str, panel: str, **settings: Any) -> Any:
+class WrongUsage(typer.BadParameter):
+    """A command line that makes no sense: exit code 2, and this sentence alone."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
+def option(*names: str, panel: str | None = None, **settings: Any) -> Any:
+    """An option, in a panel of the help."""
     return typer.Option(*names, rich_help_panel=panel, **settings)
+
+
+def listed(text: str | None) -> list[str] | None:
+    """What stands between the commas.
+
+    >>> listed("encoder, cross")
+    ['encoder', 'cross']
+    """
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
+    """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
+
+    >>> one_of("mode", ("each", "all-but-one"))("each")
+    'each'
+    """
+
+    def parse(word: str) -> str:
+        if word not in choices:
+            raise WrongUsage(unknown(name, word, choices))
+        return word
+
+    return parse
+
+
+def _device(name: str) -> str:
+    one_of("device", DEVICES)(name.partition(":")[0])  # cuda:1 is the second of its kind
+    return name
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id.")]
+Data = Annotated[str, option("--data", help="A csv, tsv, jsonl, parquet or text file, or a hub id.")]
+Fill = Annotated[FillName, option("--fill", help="Output of an ablated head: zero or its mean.")]
+AsJson = Annotated[bool, option("--json", panel=RUN, help="Print one JSON object.")]
+Overwrite = Annotated[bool, option("--overwrite", help="Replace what is already there.")]
 
 
 @dataclass
@@ -26,37 +75,49 @@ class Setup:
     """The shared options of one call of a command."""
 
     model: Model
-    task: Annotated[str | None, _option("--task", panel=TASK, help="classification, translation or language.")] = None
-    metric: Annotated[str | None, _option("--metric", panel=TASK, help="accuracy, f1, matthews, bleu, perplexity…")] = (
+    task: Annotated[str | None, option("--task", panel=TASK, help="classification, translation or language.")] = None
+    metric: Annotated[str | None, option("--metric", panel=TASK, help="accuracy, f1, matthews, bleu, perplexity…")] = (
         None
     )
-    text: Annotated[str | None, _option("--text", panel=TASK, help="Column of the text, by name or number.")] = None
-    pair: Annotated[str | None, _option("--pair", panel=TASK, help="Column of the second text.")] = None
-    label: Annotated[str | None, _option("--label", panel=TASK, help="Column of the label.")] = None
-    source: Annotated[str | None, _option("--source", panel=TASK, help="Column of the source.")] = None
-    target: Annotated[str | None, _option("--target", panel=TASK, help="Column of the target.")] = None
-    target_data: Annotated[str | None, _option("--target-data", panel=TASK, help="Line-aligned file of targets.")] = (
-        None
-    )
-    split: Annotated[str | None, _option("--split", panel=TASK, help="Split of a hub data set.")] = None
-    limit: Annotated[int | None, _option("--limit", panel=TASK, min=1, help="Only so many examples, at random.")] = None
-    beams: Annotated[int, _option("--beams", panel=TASK, min=1, help="Beams in decoding; 1 is greedy.")] = 1
+    text: Annotated[str | None, option("--text", panel=TASK, help="Column of the text, by name or number.")] = None
+    pair: Annotated[str | None, option("--pair", panel=TASK, help="Column of the second text.")] = None
+    label: Annotated[str | None, option("--label", panel=TASK, help="Column of the label.")] = None
+    source: Annotated[str | None, option("--source", panel=TASK, help="Column of the source.")] = None
+    target: Annotated[str | None, option("--target", panel=TASK, help="Column of the target.")] = None
+    target_data: Annotated[str | None, option("--target-data", panel=TASK, help="Line-aligned file of targets.")] = None
+    split: Annotated[str | None, option("--split", panel=TASK, help="Split of a hub data set.")] = None
+    limit: Annotated[int | None, option("--limit", panel=TASK, min=1, help="Use a random sample of this size.")] = None
+    beams: Annotated[int, option("--beams", panel=TASK, min=1, help="Beams in decoding; 1 is greedy.")] = 1
     max_length: Annotated[
-        int | None, _option("--max-length", panel=TASK, min=1, help="Cut texts to so many tokens.")
+        int | None, option("--max-length", panel=TASK, min=1, help="Truncate texts to this many tokens.")
     ] = None
-    seed: Annotated[int, _option("--seed", panel=RUN, help="Seed of everything random.")] = 0
-    device: Annotated[str, _option("--device", panel=RUN, help="auto, cpu, cuda, mps, or spread over all.")] = "auto"
-    dtype: Annotated[str, _option("--dtype", panel=RUN, help="auto, saved, float32, bfloat16 or float16.")] = "auto"
-    out: Annotated[str | None, _option("--out", panel=RUN, help="Run directory: results, and resuming.")] = None
-    as_json: Annotated[bool, _option("--json", panel=RUN, help="Print one JSON object.")] = False
-    engine: Annotated[str, _option("--engine", panel=MACHINES, help="local, or ray: shards in parallel.")] = "local"
+    seed: Annotated[int, option("--seed", panel=RUN, help="Seed of everything random.")] = 0
+    device: Annotated[
+        str,
+        option(
+            "--device",
+            panel=RUN,
+            parser=_device,
+            metavar="|".join(DEVICES),
+            help="cuda:1 is the second GPU; spread uses all.",
+        ),
+    ] = "auto"
+    dtype: Annotated[Precision, option("--dtype", panel=RUN, help="Precision of the computation.")] = "auto"
+    out: Annotated[str | None, option("--out", panel=RUN, help="Run directory: keeps the results, and resumes.")] = None
+    as_json: AsJson = False
+    engine: Annotated[
+        Literal["local", "ray"], option("--engine", panel=MACHINES, help="ray works on shards in parallel.")
+    ] = "local"
     address: Annotated[
-        str | None, _option("--address", panel=MACHINES, help="Of a Ray cluster; without it, one is started here.")
+        str | None,
+        option("--address", panel=MACHINES, help="Address of a Ray cluster; by default one is started here."),
     ] = None
-    workers: Annotated[int | None, _option("--workers", panel=MACHINES, min=1, help="Default: as many as fit.")] = None
-    threads: Annotated[int, _option("--threads", panel=MACHINES, min=1, help="Of each worker.")] = 1
-    own: dict[str, Any] = field(init=False, default_factory=dict)  # the command's own options, and what was typed
-    said: set[str] = field(init=False, default_factory=set)  # remarks, each of which is made once
+    workers: Annotated[
+        int | None, option("--workers", panel=MACHINES, min=1, help="Workers; by default as many as fit.")
+    ] = None
+    threads: Annotated[int, option("--threads", panel=MACHINES, min=1, help="Threads of each worker.")] = 1
+    own: dict[str, Any] = field(init=False, default_factory=dict)  # the command's own options, and the command line
+    said: set[str] = field(init=False, default_factory=set)  # remarks already made
 
     def load_model(self) -> tuple[Any, Any]:
         """The model on its device, and its tokenizer."""
@@ -64,17 +125,39 @@ class Setup:
 
         return load_model(self.model, self.device, self.dtype)
 
+    def load_task(self, data: str, tokenizer: Any, model: Any) -> Any:
+        """The task on `--data`."""
+        return self._load_task(data, tokenizer, model, self.target_data)
+
+    def load_other(self, data: str, tokenizer: Any, model: Any, target_data: str | None, option: str) -> Any:
+        """The same task on other data, whose targets another option names."""
+        if target_data is None and self.target_data is not None:
+            raise WrongUsage(f"{data} needs its own targets, as --data has with --target-data; add {option}")
+        return self._load_task(data, tokenizer, model, target_data)
+
+    def _load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
+        """Load the task, and say what was guessed or truncated."""
+        from headcount.cli.console import messages
+        from headcount.tasks import load_task
+
+        columns = {name: _column(getattr(self, name)) for name in ("text", "pair", "label", "source", "target")}
+        task = load_task(
+            self.task, data, tokenizer, model, split=self.split, limit=self.limit, seed=self.seed, metric=self.metric,
+            target_data=target_data, beams=self.beams, max_length=self.max_length, **columns,
+        )  # fmt: skip
+        for remark in task.check(model):
+            if remark not in self.said:
+                messages.print(remark, style="dim", markup=False)
+            self.said.add(remark)
+        return task
+
     @contextmanager
     def machines(self) -> Iterator[None]:
         """The engine that was chosen, as long as the block lasts."""
-        from headcount.errors import HeadcountError, unknown
-
-        if self.engine not in ("local", "ray"):
-            raise HeadcountError(unknown("engine", self.engine, ("local", "ray")))
-        given = [f"--{name}" for name in ENGINE[1:] if getattr(self, name) != getattr(Setup, name)]
         if self.engine == "local":
-            if given:
-                raise HeadcountError(f"{given[0]} is for --engine ray")
+            for name in ENGINE[1:]:
+                if getattr(self, name) != getattr(Setup, name):
+                    raise WrongUsage(f"--{name} is for --engine ray")
             yield
             return
         from headcount.engine import using
@@ -87,32 +170,6 @@ class Setup:
                 self.dtype = "saved"
             yield
 
-    def load_task(self, data: str, tokenizer: Any, model: Any) -> Any:
-        """The task on `--data`."""
-        return self._load_task(data, tokenizer, model, self.target_data)
-
-    def load_other(self, data: str, tokenizer: Any, model: Any, target_data: str | None, option: str) -> Any:
-        """The same task on other data, whose targets another option names."""
-        if target_data is None and self.target_data is not None:
-            raise HeadcountError(f"{data} needs targets of its own, as --data has with --target-data: give {option}")
-        return self._load_task(data, tokenizer, model, target_data)
-
-    def _load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
-        """What was guessed or cut is said."""
-        from headcount.cli.console import messages
-        from headcount.tasks import load_task
-
-        columns = {name: _column(getattr(self, name)) for name in ("text", "pair", "label", "source", "target")}
-        task = load_task(
-            self.task, data, tokenizer, model, split=self.split, limit=self.limit, seed=self.seed, metric=self.metric,
-            target_data=target_data, beams=self.beams, max_length=self.max_length, **columns,
-        )  # fmt: skip
-        for remark in task.check(model):
-            if remark not in self.said:
-                messages.print(f"[dim]{_escape(remark)}[/dim]")
-            self.said.add(remark)
-        return task
-
     def arguments(self) -> dict[str, Any]:
         """Everything given, for `run.json`."""
         given = {**vars(self), **self.own}
@@ -120,38 +177,63 @@ class Setup:
 
 
 def command(app: typer.Typer, name: str, sharded: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command: its own options, then the shared ones, which it gets as a `Setup`.
+    """Register a function as a command: its own options and, if its first parameter is a `Setup`, the shared ones.
 
     sharded: whether other machines can do its work.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]  # the first is the Setup
-        shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
-        taken = {parameter.name for parameter in own} | (set() if sharded else set(ENGINE))
-        first = [] if "model" in taken else shared[:1]  # `track` takes several
-        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
+        own = list(inspect.signature(function, eval_str=True).parameters.values())
+        run, parameters = function, own
+        if own and own[0].annotation is Setup:
+            run, parameters = _with_setup(function, own[1:], sharded)
+        parameters = [_suggesting(one.replace(kind=inspect.Parameter.KEYWORD_ONLY)) for one in parameters]
 
-        def run(**given: Any) -> None:
-            from headcount.cli.console import quiet
+        def call(**given: Any) -> None:
+            run(**given)
 
-            known = [one.name for one in shared if one.name in given and (sharded or one.name not in ENGINE)]
-            setup = Setup(**{name: given[name] for name in known})
-            mine = {one.name: given[one.name] for one in own}
-            setup.own = {**mine, "command_line": _typed(given["context"])}
-            with quiet(), setup.machines():
-                function(setup, **mine)
-            _mention_report(setup)
-
-        by_keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-        run.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in by_keyword}
-        run.__doc__ = function.__doc__
-        app.command(name, no_args_is_help=True)(run)
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        call.__doc__ = function.__doc__
+        needs_words = any(one.default is one.empty and one.annotation is not typer.Context for one in parameters)
+        app.command(name, no_args_is_help=needs_words)(call)
         return function
 
     return register
+
+
+def _with_setup(
+    function: Callable[..., None], own: list[inspect.Parameter], sharded: bool
+) -> tuple[Callable[..., None], list[inspect.Parameter]]:
+    """The function with the shared options beside its own, made into a `Setup`, and all of these parameters."""
+    shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
+    taken = {parameter.name for parameter in own} | (set() if sharded else set(ENGINE))
+    first = [] if "model" in taken else shared[:1]  # `track` takes several
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
+
+    def run(**given: Any) -> None:
+        from headcount.cli.console import quiet
+
+        known = [one.name for one in shared if one.name in given and (sharded or one.name not in ENGINE)]
+        setup = Setup(**{name: given[name] for name in known})
+        mine = {one.name: given[one.name] for one in own}
+        setup.own = {**mine, "command_line": _typed(given["context"])}
+        with quiet(), setup.machines():
+            function(setup, **mine)
+        _mention_report(setup)
+
+    return run, parameters
+
+
+def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A closed set (`Literal`) as typer has it, except that a wrong word gets a suggestion."""
+    kind, *info = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else (None,)
+    if get_origin(kind) is not Literal:
+        return parameter
+    choices, declared = get_args(kind), copy(info[0])
+    declared.parser, declared.metavar = one_of(parameter.name, choices), "|".join(choices)
+    return parameter.replace(annotation=Annotated[str, declared])
 
 
 def _typed(context: Any) -> list[str]:
@@ -185,9 +267,3 @@ def _mention_report(setup: Setup) -> None:
 
 def _column(name: str | None) -> str | int | None:
     return int(name) if name is not None and name.isdecimal() else name
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -1,1 +1,5 @@
-"""What `headcount demo` works on: a real encoder with real reviews, and a translator of numbers trained on the spot."""
+"""`headcount demo`: the whole job told as a story, on real data and offline; one module per story."""
+
+from headcount.demo.story import PACKAGES, STORIES, Story, find_packages
+
+__all__ = ["PACKAGES", "STORIES", "Story", "find_packages"]

