@@ -128,5 +128,5 @@ def test_evaluate_inside_a_mask_measures_the_masked_model():
 
 @pytest.mark.parametrize("masks", [[], "encoder.0.0", [0]])
 def test_masks_that_are_no_masks_are_refused(masks):
-    with pytest.raises(HeadcountError, match=r"masks is a list|no list of heads"):
+    with pytest.raises(HeadcountError, match=r"masks is a list|not a list of heads"):
         evaluate(bert(), classification(), masks)
