@@ -41,7 +41,7 @@ class Layout:
     def __post_init__(self) -> None:
         kv_kept = tuple(sorted({index // self.group for index in self.kept}))
         object.__setattr__(self, "kv_kept", kv_kept)
-        object.__setattr__(self, "kv_index", tuple(kv_kept.index(index // self.group) for index in self.kept))
+        object.__setattr__(self, "kv_index", positions([index // self.group for index in self.kept], kv_kept))
 
     @classmethod
     def whole(cls, kind: str, count: int, group: int = 1) -> Layout:
@@ -76,7 +76,17 @@ class Layout:
     @property
     def columns(self) -> tuple[int, ...]:
         """Where the heads left are in a tensor that has an entry for every head in `built`."""
-        return tuple(self.built.index(head) for head in self.kept)
+        return positions(self.kept, self.built)
+
+
+def positions(wanted: Sequence[int], there: Sequence[int]) -> tuple[int, ...]:
+    """Where each of some numbers is in a sequence of them; as fast for a hundred thousand neurons as for eight heads.
+
+    >>> positions([4, 1], [0, 1, 4])
+    (2, 1)
+    """
+    place = {number: position for position, number in enumerate(there)}
+    return tuple(place[number] for number in wanted)
 
 
 def recorded_sites(config: Any) -> dict[str, Any]:
