@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import sys
+import time
 
 import pytest
 import torch
@@ -292,6 +293,17 @@ def test_records_that_do_not_fit_the_model(spoil, change, says):
     edit(directory / "config.json", lambda config: change(config["headcount"]["sites"]))
     with pytest.raises(BadCheckpoint, match=says):
         load(directory)
+
+
+def test_a_huge_record_is_refused_at_once(spoil):
+    """The largest record that makes sense in itself: reading it takes time in proportion to its size."""
+    directory, many = spoil(), 100_000
+    huge = {"kept": list(range(many)), "of": many, "group": 1}
+    edit(directory / "config.json", lambda config: config["headcount"]["sites"].update({"encoder.0": huge}))
+    started = time.monotonic()
+    with pytest.raises(BadCheckpoint, match=r"100000 heads of 100000 for encoder\.0"):
+        load(directory)
+    assert time.monotonic() - started < 20  # by looking up each head in a list, it would take minutes
 
 
 def test_a_stock_record_that_does_not_fit(spoil):

@@ -3,7 +3,7 @@
 from headcount.structure.families import FAMILIES
 from headcount.structure.family import Family, Part, separate
 from headcount.structure.inputs import position_limit, random_inputs, start_token
-from headcount.structure.layout import VERSION, Layout, makes_sense, recorded_sites
+from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
 from headcount.structure.sites import Anatomy, AttentionSite, Site, anatomy
 from headcount.structure.transformers_internals import (
     ALIGNMENT,
@@ -12,6 +12,7 @@ from headcount.structure.transformers_internals import (
     TorchDispatchMode,
     blank_context,
     built_empty,
+    built_with_weights,
     came_from,
     device_of,
     generation_config,
@@ -57,6 +58,7 @@ __all__ = [
     "anatomy",
     "blank_context",
     "built_empty",
+    "built_with_weights",
     "came_from",
     "device_of",
     "generation_config",
@@ -74,6 +76,7 @@ __all__ = [
     "makes_sense",
     "pop_view",
     "position_limit",
+    "positions",
     "push_view",
     "put_mixin",
     "put_tensor",

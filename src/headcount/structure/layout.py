@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 VERSION = 1
@@ -36,6 +35,13 @@ class Layout:
     original: int
     group: int
     built: tuple[int, ...]
+    kv_kept: tuple[int, ...] = field(init=False, repr=False)  # the key-value heads left, by original index
+    kv_index: tuple[int, ...] = field(init=False, repr=False)  # of every head left, where its key-value head is there
+
+    def __post_init__(self) -> None:
+        kv_kept = tuple(sorted({index // self.group for index in self.kept}))
+        object.__setattr__(self, "kv_kept", kv_kept)
+        object.__setattr__(self, "kv_index", positions([index // self.group for index in self.kept], kv_kept))
 
     @classmethod
     def whole(cls, kind: str, count: int, group: int = 1) -> Layout:
@@ -59,16 +65,6 @@ class Layout:
         built = self.built if built is None else built
         return facts if len(built) == self.original else {**facts, "built": list(built)}
 
-    @cached_property
-    def kv_kept(self) -> tuple[int, ...]:
-        """The key-value heads left: those that at least one query head still uses."""
-        return tuple(sorted({index // self.group for index in self.kept}))
-
-    @cached_property
-    def kv_index(self) -> tuple[int, ...]:
-        """For every head left, the position of its key-value head among those left."""
-        return tuple(self.kv_kept.index(index // self.group) for index in self.kept)
-
     @property
     def is_even(self) -> bool:
         """Whether every key-value head left serves equally many query heads, in order."""
@@ -77,10 +73,20 @@ class Layout:
         size = len(self.kept) // len(self.kv_kept)
         return self.kv_index == tuple(position // size for position in range(len(self.kept)))
 
-    @cached_property
+    @property
     def columns(self) -> tuple[int, ...]:
         """Where the heads left are in a tensor that has an entry for every head in `built`."""
-        return tuple(self.built.index(head) for head in self.kept)
+        return positions(self.kept, self.built)
+
+
+def positions(wanted: Sequence[int], there: Sequence[int]) -> tuple[int, ...]:
+    """Where each of some numbers is in a sequence of them; as fast for a hundred thousand neurons as for eight heads.
+
+    >>> positions([4, 1], [0, 1, 4])
+    (2, 1)
+    """
+    place = {number: position for position, number in enumerate(there)}
+    return tuple(place[number] for number in wanted)
 
 
 def recorded_sites(config: Any) -> dict[str, Any]:

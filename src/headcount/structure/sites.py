@@ -13,7 +13,7 @@ from headcount.errors import HeadcountError, UnsupportedModel, unknown
 from headcount.heads import Head, parse_heads
 from headcount.structure.families import FAMILIES
 from headcount.structure.family import Family, Part, guess_family
-from headcount.structure.layout import Layout, recorded_sites
+from headcount.structure.layout import Layout, positions, recorded_sites
 from headcount.structure.transformers_internals import is_transposed, layout_of, wrapper_of
 
 KINDS = ("encoder", "text", "vision", "decoder", "cross")
@@ -103,9 +103,8 @@ class AttentionSite(Site):
         for stretch in part.stretches(self.module):
             here, chosen = (self.kv_kept, wanted.kv_kept) if stretch == "kv" else (self.kept, wanted.kept)
             size = self.width * (3 if stretch == "qkv" else 1)
-            for index in chosen:
-                first = start + here.index(index) * size
-                rows.extend(range(first, first + size))
+            for position in positions(chosen, here):
+                rows.extend(range(start + position * size, start + (position + 1) * size))
             start += size * len(here)
         return rows
 

@@ -381,6 +381,30 @@ def built_empty(cls: type[PreTrainedModel], config: Any) -> PreTrainedModel:
         return cls(config)
 
 
+def built_with_weights(
+    cls: type[PreTrainedModel],
+    config: Any,
+    weights: dict[str, Tensor],
+    prepare: Callable[[Any], None],
+    **options: Any,
+) -> tuple[Any, set[str], set[str]]:
+    """A model with these weights, and the names of tensors that were missing or not expected.
+
+    prepare: called with the model before the weights arrive. options: for `from_pretrained`.
+
+    transformers is given no directory: it would look there for adapters, pickles and more.
+    """
+
+    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        cls.__init__(self, config, *args, **kwargs)
+        prepare(self)
+
+    loader: Any = type(cls.__name__, (cls,), {"__init__": __init__, "__module__": cls.__module__})
+    model, info = loader.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True, **options)
+    model.__class__ = cls
+    return model, set(info["missing_keys"]), set(info["unexpected_keys"])
+
+
 def saved_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Tensor shapes under the names that `save_pretrained` writes (ViT's differ from its modules')."""
     state = revert_weight_conversion(model, model.state_dict())

@@ -14,6 +14,7 @@ from headcount.structure import (
     Layout,
     is_transposed,
     pop_view,
+    positions,
     push_view,
     put_mixin,
     set_layout,
@@ -30,8 +31,8 @@ def carve(site: AttentionSite, kept: Sequence[int]) -> None:
     rows = {part.path: site.rows(part, kept) for part, _ in site.inputs}
     for part, projection in site.inputs:
         _keep_outputs(projection, rows[part.path])
-    positions = [site.kept.index(index) for index in kept]
-    _keep_inputs(site.output, [p * site.width + i for p in positions for i in range(site.width)])
+    places = positions(kept, site.kept)
+    _keep_inputs(site.output, [place * site.width + i for place in places for i in range(site.width)])
     _recount(site.module, layout, site.width)
     _change_view(site.module, layout, family.overrides)
     mixin = family.pruned if kept else family.emptied

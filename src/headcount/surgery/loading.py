@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.structure import ALIGNMENT, remember_origin, saved_shapes
+from headcount.structure import ALIGNMENT, built_with_weights, remember_origin, saved_shapes
 from headcount.surgery.format import (
     Checkpoint,
     apply_record,
@@ -43,23 +43,15 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
     cls = model_class(config, checkpoint.directory)
     _check_shapes(checkpoint, build_empty(config, cls))
     options.setdefault("generation_config", read_generation_config(checkpoint.directory))
-    loader: Any = type(cls.__name__, (cls,), {"__init__": _carving_init(cls), "__module__": cls.__module__})
     try:
-        # The weights are handed over: given a directory, transformers would look for adapters, pickles and more in it.
-        model, info = loader.from_pretrained(
-            None, config=config, state_dict=_weights(checkpoint), output_loading_info=True, **options
-        )
+        model, missing, strange = built_with_weights(cls, config, _weights(checkpoint), apply_record, **options)
     except (SafetensorError, OSError, RuntimeError, ValueError, ImportError, AttributeError, LookupError) as error:
         raise BadCheckpoint(f"{checkpoint.directory} cannot be loaded: {first_line(error)}") from error
-    model.__class__ = cls
     remember_origin(model, checkpoint.directory)
-    if info["missing_keys"]:
-        raise BadCheckpoint(
-            f"{checkpoint.directory} has no weights for {min(info['missing_keys'])}, which {cls.__name__} needs"
-        )
-    if info["unexpected_keys"] and "headcount" in checkpoint.config:
-        strange = min(info["unexpected_keys"])
-        raise BadCheckpoint(f"{checkpoint.directory} has weights that {cls.__name__} does not know: {strange}")
+    if missing:
+        raise BadCheckpoint(f"{checkpoint.directory} has no weights for {min(missing)}, which {cls.__name__} needs")
+    if strange and "headcount" in checkpoint.config:
+        raise BadCheckpoint(f"{checkpoint.directory} has weights that {cls.__name__} does not know: {min(strange)}")
     _align(model)
     return model.eval()
 
@@ -81,14 +73,6 @@ def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     for name in dict.fromkeys(checkpoint.files.values()):
         weights.update(load_file(checkpoint.directory / name))
     return weights
-
-
-def _carving_init(cls: type[PreTrainedModel]) -> Any:
-    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        cls.__init__(self, config, *args, **kwargs)
-        apply_record(self)
-
-    return __init__
 
 
 def _check_shapes(checkpoint: Checkpoint, expected: PreTrainedModel) -> None:
