@@ -79,7 +79,7 @@ def test_resuming_gives_the_same_weights_bit_for_bit(recipe, data, trained, tmp_
     assert all(whole[name].equal(resumed[name]) for name in whole)
 
 
-def test_another_setting_does_not_go_on_from_there(recipe, data, trained):
+def test_another_setting_does_not_resume_there(recipe, data, trained):
     with pytest.raises(RunConflict, match="resume"):
         train(recipe, data, trained, 6, "--lr", "0.02")
 
