@@ -1,10 +1,10 @@
 """Compute M19's tables and figures for the models at hand, and write docs/results.md and its figures.
 
-    python -m recipes.reproduce --models models             # everything: two hours or so of one core
+    python -m recipes.reproduce --models models             # everything: about two hours on one core
     python -m recipes.reproduce --only curve,speed --limit 200 --sentences 64
 
-Each part is a run directory under `--out`; calling it again goes on where it was stopped. What is missing, a model or
-a part, is said by name in the results; a page with something missing goes to `OUT/docs`, unless `--docs` says where.
+Each part is a run directory under `--out`, and the same command resumes where it stopped. The page names every model or
+part that is missing; an incomplete page is written to `OUT/docs`, unless `--docs` says where.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.asking import count, counts, in_one_sentence, place
-from recipes.reproduce.experiments import placed, read_experiments
+from recipes.reproduce.experiments import PARTS, placed, read_experiments
 from recipes.reproduce.page import write_page
-from recipes.reproduce.parts import PARTS
-from recipes.reproduce.results import Results
-from recipes.reproduce.running import run_part
+from recipes.reproduce.running import Results, run_part
 from recipes.reproduce.speed import speed
 
 from headcount.errors import HeadcountError, unknown
@@ -34,7 +32,7 @@ def main(args: Sequence[str] | None = None) -> None:
     names = chosen("experiment", options.experiment, [one.name for one in experiments])
     shared, out = Path(options.shared), place(options.out)
     if not (shared / "data").is_dir():
-        raise HeadcountError(f"there is no directory {shared / 'data'}; say where with --shared or HEADCOUNT_SHARED")
+        raise HeadcountError(f"there is no directory {shared / 'data'}; set --shared or HEADCOUNT_SHARED")
     models = [Path(options.models), shared / "models"]
     results = Results()
     for wanted in experiments:
@@ -53,7 +51,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def chosen(what: str, given: str | None, known: list[str]) -> list[str]:
-    """The names given, or all; one that is not known is refused."""
+    """The given names, or all of them; an unknown one is refused."""
     names = given.split(",") if given else known
     for name in names:
         if name not in known:
@@ -67,13 +65,13 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     )
     shared = os.environ.get("HEADCOUNT_SHARED") or str(ROOT.parent / "shared")
     parser.add_argument("--shared", default=shared, help="has data/ and models/; default HEADCOUNT_SHARED")
-    parser.add_argument("--models", default="models", help="models that the recipes have made: cola, mrpc, en-de")
+    parser.add_argument("--models", default="models", help="models made by the recipes: cola, mrpc, en-de")
     parser.add_argument("--experiments", help="a JSON list of other experiments; fields as in experiments.py")
     parser.add_argument("--out", default="reproduce", help="run directories")
-    parser.add_argument("--docs", help="where results.md and figures/ are written; docs/, once nothing is missing")
+    parser.add_argument("--docs", help="where to write results.md and figures/; default docs/ if nothing is missing")
     parser.add_argument("--only", help="some parts: " + ",".join([*(part.name for part in PARTS), "speed"]))
     parser.add_argument("--experiment", help="some experiments: SST-2,CoLA…")
-    parser.add_argument("--limit", type=count(), default=872, help="texts that are classified")
+    parser.add_argument("--limit", type=count(), default=872, help="texts to classify")
     parser.add_argument(
         "--sentences",
         type=count(),
@@ -83,7 +81,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=counts, default="1,4,16", help="batch sizes of the speed test")
     parser.add_argument("--rounds", type=count(2), default=7, help="of the speed test")
     parser.add_argument("--bench-layers", type=count(), help="a smaller model in the speed test")
-    parser.add_argument("--write", action="store_true", help="compute nothing, write what is there")
+    parser.add_argument("--write", action="store_true", help="compute nothing, write the page from finished runs")
     return parser.parse_args(args)
 
 

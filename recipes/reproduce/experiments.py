@@ -1,8 +1,9 @@
-"""Which models on which data: a model, the data it is tested on, and other data that its heads are scored on."""
+"""Which models on which data (`EXPERIMENTS`), and what is computed for each: `headcount` commands (`PARTS`)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -13,10 +14,9 @@ from headcount.errors import HeadcountError, first_line
 class Experiment:
     """A trained model with its data; files are relative to the data directory.
 
-    data: tested on. score: other data, that heads are scored or chosen on. other: out of domain.
+    data: for testing. score: other data, for scoring or choosing heads. other: out of domain.
     targets: the target files of data, score and other, in this order. options: columns and metric for the command line.
-    checkpoints: a pattern, relative to the model's directory. overlaps: some texts are in data and in score, as
-    published, and that is allowed.
+    checkpoints: a pattern, relative to the model's directory. overlaps: data and score share some texts, as published.
     """
 
     name: str
@@ -77,17 +77,17 @@ def read_experiments(file: str | None) -> tuple[Experiment, ...]:
     try:
         entries = json.loads(Path(file).read_text(encoding="utf-8"))
         if not isinstance(entries, list) or not entries:
-            raise ValueError("it is no list of objects")
+            raise ValueError("expected a list of objects")
         return tuple(
             Experiment(**{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}) for one in entries
         )
-    except (OSError, ValueError, TypeError, AttributeError) as error:  # not there, no JSON, other fields
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # missing, not JSON, other fields
         wanted = ", ".join(field.name for field in fields(Experiment))
-        raise HeadcountError(f"{file} holds no experiments: {first_line(error)}. Their fields are {wanted}") from error
+        raise HeadcountError(f"{file} is not a list of experiments with {wanted}: {first_line(error)}") from error
 
 
 def placed(one: Experiment, data: Path, models: list[Path]) -> Experiment | None:
-    """The experiment with real paths: its model in the first directory that has it; None if none does."""
+    """The experiment with its real paths, the model from the first directory that has it; None if none has it."""
     found = next((place / one.model for place in models if (place / one.model / "config.json").is_file()), None)
     if found is None:
         return None
@@ -96,3 +96,60 @@ def placed(one: Experiment, data: Path, models: list[Path]) -> Experiment | None
     return replace(
         one, model=str(found), data=str(data / one.data), score=str(data / one.score), other=other, targets=targets
     )
+
+
+ORDERS = "gradient,oracle,random"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kind of result: `command` gives the words after `headcount`, without `--limit` and `--out`.
+
+    wanted: whether the experiment has the data for it. times: how many times as many sentences are translated, where
+    that is cheap and the effects are small.
+    """
+
+    name: str
+    title: str
+    command: Callable[[Experiment], list[str]]
+    wanted: Callable[[Experiment], bool] = lambda one: True
+    times: int = 1
+
+
+def _each(one: Experiment, role: str = "data") -> list[str]:
+    data = one.data if role == "data" else str(one.other)
+    return ["ablate", one.model, "--data", data, *one.aligned("--target-data", role), "--alpha", "0.01", *one.options]
+
+
+def _best(one: Experiment) -> list[str]:
+    return [*_each(one), "--mode", "all-but-one"]
+
+
+def _alone(one: Experiment) -> list[str]:
+    return [*_best(one), "--select-data", one.score, *one.aligned("--select-target-data", "score")]
+
+
+def _curve(one: Experiment, *more: str) -> list[str]:
+    score = ["--score-data", one.score, *one.aligned("--score-target-data", "score")]
+    data = ["--data", one.data, *one.aligned("--target-data", "data")]
+    return ["curve", one.model, *score, *data, *more, *one.options, *["--overlap", "allow"] * one.overlaps]
+
+
+def _track(one: Experiment) -> list[str]:
+    checkpoints = [f"{one.model}/{one.checkpoints}", one.model]
+    return ["track", *checkpoints, *_curve(one)[2:], "--step", "0.2", "--orders", "2"]
+
+
+def _is_pair(one: Experiment) -> bool:
+    return one.name == "MRPC"  # M19 has only its curve
+
+
+PARTS = (
+    Part("ablate", "one head off", _each, lambda one: not _is_pair(one), times=5),
+    Part("other", "one head off, out of domain", lambda one: _each(one, "other"), lambda one: one.other is not None, 5),
+    Part("curve", "pruning curves", lambda one: _curve(one, "--methods", ORDERS)),
+    Part("best", "all but one, chosen on the same data", _best, lambda one: not _is_pair(one)),
+    Part("alone", "all but one, chosen on other data", _alone, lambda one: not _is_pair(one)),
+    Part("kinds", "curves by kind", lambda one: _curve(one, "--kinds", "each"), lambda one: one.translates),
+    Part("track", "training dynamics", _track, lambda one: one.checkpoints is not None),
+)

@@ -1,22 +1,21 @@
-"""Write docs/results.md and its figures from what was computed: every number comes from a run."""
+"""Write docs/results.md and its figures; every number comes from a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from recipes.reproduce import published
-from recipes.reproduce.alone import all_but_one
+from recipes.reproduce.ablation import all_but_one, domains, one_head
 from recipes.reproduce.claims import claims
-from recipes.reproduce.markdown import metric_name, score, table
-from recipes.reproduce.one_head import domains, one_head
-from recipes.reproduce.pruning import kinds, orders
-from recipes.reproduce.results import Results
-from recipes.reproduce.training import dynamics, speed_table
+from recipes.reproduce.figures import metric_name, score, table
+from recipes.reproduce.pruning import dynamics, kinds, orders
+from recipes.reproduce.running import Results
+from recipes.reproduce.speed import speed_table
 
 from headcount.files import write_whole
 from headcount.runs import versions
 
+PAPER = "Michel, Levy and Neubig, *Are Sixteen Heads Really Better than One?*, NeurIPS 2019, arXiv:1905.10650"
 Section = Callable[[Results, dict[str, str]], str]
 SECTIONS: dict[str, tuple[str, Section]] = {
     "One head off (table 1, figure 1)": ("ablate", one_head),
@@ -30,17 +29,17 @@ SECTIONS: dict[str, tuple[str, Section]] = {
 NOTES = {
     "ablate": "p: exact McNemar for accuracy, paired bootstrap otherwise (M19: t-test, paired bootstrap); M19 does not "
     "correct for testing many heads, so both counts are given.",
-    "alone": "Changes in points by layer, first to last; * p < 0.01. A head that is the best of many on the data it is "
-    "tested on looks better than it is; the second column is the honest one.",
-    "other": "Effects of every head off, correlated over heads. Pearson's r follows the few heads with large effects, "
-    "Spearman's all heads alike.",
+    "alone": "Changes in points by layer, first to last; * p < 0.01. A head that is chosen as the best of many on the "
+    "data it is tested on looks better than it is; the second column is the honest one.",
+    "other": "Effects of turning off each head, correlated over heads. Pearson's r follows the few heads with large "
+    "effects, Spearman's all heads alike.",
 }
 
 
 def write_page(results: Results, docs: Path) -> None:
-    """The page, and the figures that it shows; figures of an earlier page are replaced, others left alone."""
+    """Write the page and its figures; figures of an earlier page are replaced, other files are left alone."""
     figures: dict[str, str] = {}
-    parts = [HEAD.format(paper=published.PAPER), "## Claims", claims(results), "## What was measured", _models(results)]
+    parts = [HEAD.format(paper=PAPER), "## Claims", claims(results), "## What was measured", _models(results)]
     if results.missing:
         parts.append("Missing: " + "; ".join(results.missing) + ".")
     for title, (part, section) in SECTIONS.items():
@@ -52,7 +51,7 @@ def write_page(results: Results, docs: Path) -> None:
     for file, picture in figures.items():
         write_whole(docs / "figures" / file, picture.encode())
     write_whole(docs / "results.md", ("\n\n".join(part.strip() for part in parts) + "\n").encode())
-    print(f"{docs / 'results.md'} and {len(figures)} figures are written; {len(results.missing)} parts are missing")
+    print(f"wrote {docs / 'results.md'} and {len(figures)} figures; {len(results.missing)} parts are missing")
 
 
 def _models(results: Results) -> str:
@@ -61,29 +60,29 @@ def _models(results: Results) -> str:
         first = next(iter(runs.values()), None)
         if first is not None:
             base = first.get("base", first["checkpoints"][-1]["base"] if "checkpoints" in first else None)
-            said = "" if base is None else f"{metric_name(first['metric'])} {score(base, first['metric'])}"
+            said = "" if base is None else f"{metric_name(first)} {score(base, first)}"
             one = results.experiments[name]
             sizes = ", ".join(f"{part} {run['n']}" for part, run in runs.items())
             scored = next((run["signature"]["tasks"][0]["n"] for run in runs.values() if "curves" in run), "")
             rows.append([name, f"`{one.model}`", f"`{one.data}`", f"`{one.score}`", scored, said, sizes])
-    return table(["", "model", "tested on", "heads scored on", "so many", "score", "examples"], rows)
+    return table(["", "model", "tested on", "heads scored on", "scored", "score", "examples"], rows)
 
 
 HEAD = """# Results
 
-M19's tables and figures, computed by headcount on models that train on two cores, beside the published ones. This page
-and its figures are written by `python -m recipes.reproduce`; none of it by hand. The paper: {paper}."""
+M19's tables and figures, computed by headcount on models that train on two cores, beside the published ones.
+`python -m recipes.reproduce` writes this page and its figures. The paper: {paper}."""
 
-DIFFERENCES = """## Where ours is not the paper's experiment
+DIFFERENCES = """## Where our experiments differ from the paper's
 
 - **Models.** M19: Transformer-big, 6 + 6 layers of 16 heads, and BERT-base, 12 layers of 12. Here: a Marian layout with
   6 + 6 layers of 8 heads of 16 dimensions, trained on 29,000 captions, and a 6-layer MiniLM with 12 heads of 32
   dimensions, fine-tuned. A head is a larger part of a smaller model.
 - **Data.** Multi30k instead of WMT14 and IWSLT14, its MSCOCO test set instead of MTNT; CoLA's two dev sets instead of
-  MNLI's. As many examples as the table above says, chosen at random: intervals are wider than in the paper. CoLA
-  itself has sentences of its dev set in its training set as well; they were left there.
-- **English-French** is tested on the validation set, on which the epochs of the model that was given were followed; its
-  test set is not at hand.
+  MNLI's. Random samples of the sizes in the table above, so intervals are wider than in the paper. CoLA has some
+  sentences of its dev set in its training set too; they were left there.
+- **English-French** is tested on the validation set, on which the given model's epochs were monitored; its test set is
+  not available.
 - **Importance** is M19's equation 2 as written, the absolute value per example; the authors' code takes it per token.
 - **Decoding** is greedy; M19 uses beam search.
-- **Pruned models** are really smaller: heads are removed, not masked, at every point of every curve."""
+- **Pruned models** are smaller: heads are removed, not masked, at every point of every curve."""

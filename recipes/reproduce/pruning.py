@@ -1,33 +1,44 @@
-"""M19 figures 3, 6 and 4: what is left of the score as more and more heads go, in three orders and by kind."""
+"""M19 figures 3 to 6: what is left of the score as heads are pruned, in three orders, by kind, and during training."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from recipes.reproduce import published
-from recipes.reproduce.figures import Line, curves
-from recipes.reproduce.markdown import metric_name, percent, table
-from recipes.reproduce.one_head import _file
-from recipes.reproduce.results import Results
+from recipes.reproduce.figures import Line, curves, file_name, metric_name, percent, score, table
+from recipes.reproduce.running import Results
 
-KEPT = 0.95  # of the whole model's score: "without noticeable loss", where M19 judges by eye
+KEPT = 0.95  # of the whole model's score: "without noticeable loss", which M19 judges by eye
+# What M19 published.
+PRUNABLE = {"WMT": 0.2, "MNLI": 0.4, "SST-2": 0.6, "CoLA": 0.5, "MRPC": 0.5}  # figures 3 and 6, read off the curves
+KINDS = "Enc-Dec collapses beyond 60% pruned; Enc-Enc and Dec-Dec keep about 30 of 36 BLEU with 20% of their heads"
+DYNAMICS = (
+    "IWSLT14 de-en: at epochs 1 and 2 the score falls linearly with pruning, whatever the importance; the distinction "
+    "emerges between epochs 2 and 10; from epoch 10, 40% can be pruned while 85-90% of BLEU is kept"
+)
 COLOURS = {"gradient": 0, "oracle": 1, "random": 6, "encoder": 0, "decoder": 2, "cross": 1}
 
 
-def prunable(curve: dict[str, Any]) -> float:
-    """The largest share of heads that can go while every step up to there keeps 95% of the score."""
+def kept(point: Mapping[str, Any], run: Mapping[str, Any]) -> float:
+    """The share of the whole model's score that a point keeps; its inverse if lower scores are better."""
+    relative = point["relative"]
+    return relative if run["higher_is_better"] else 1 / relative if relative else float("inf")
+
+
+def prunable(curve: Mapping[str, Any], run: Mapping[str, Any]) -> float:
+    """The largest share of heads that can be pruned while every step up to there keeps 95% of the score."""
     share = 0.0
     for point in curve["points"]:
-        if not point["relative"] >= KEPT:
+        if not kept(point, run) >= KEPT:
             break
         share = point["pruned"]
     return share
 
 
-def height(curve: dict[str, Any]) -> float:
-    """The mean share of the score that is left over the curve, without its ends: what an order is worth."""
-    inner = [point["relative"] for point in curve["points"] if 0 < point["pruned"] < 1]
+def height(curve: Mapping[str, Any], run: Mapping[str, Any]) -> float:
+    """The mean share of the score that is kept over the curve, without its ends: how good an order is."""
+    inner = [kept(point, run) for point in curve["points"] if 0 < point["pruned"] < 1]
     return float(np.mean(inner)) if inner else float("nan")
 
 
@@ -37,37 +48,35 @@ def orders(results: Results, figures: dict[str, str]) -> str:
     for name, run in results.of("curve").items():
         found = {curve["method"]: curve for curve in run["curves"]}
         _draw(name, "curve", run, found, figures, pictures)
-        cells = [f"{percent(prunable(curve))} ({height(curve):.2f})" for curve in found.values()]
-        paper = published.PRUNABLE.get(
-            name, published.PRUNABLE["WMT"] if results.experiments[name].translates else None
-        )
+        cells = [f"{percent(prunable(curve, run))} ({height(curve, run):.2f})" for curve in found.values()]
+        paper = PRUNABLE.get(name, PRUNABLE["WMT"] if results.experiments[name].translates else None)
         rows.append([name, run["n"], *cells, "" if paper is None else percent(paper)])
     columns = ["", "n", "gradient", "oracle", "random", "M19, gradient, by eye"]
     said = (
-        f"Share of the heads that can go while {KEPT:.0%} of the score stays at every step; in brackets the mean share "
-        "of the score that is left over the whole curve."
+        f"Share of the heads that can be pruned while every step keeps {KEPT:.0%} of the score; in brackets the mean "
+        "share of the score that is kept over the whole curve."
     )
     why = (
-        "Oracle: the order of the score's change with each head off, measured on as many other examples. That is "
-        "mostly chance where heads change little one by one, and says nothing of heads that stand in for each other. "
-        f"M19 found the gradient's order the better one{_exceptions(results)}. Random is one order."
+        "Oracle: the order of the score's change with each head off, measured on the same number of other examples. "
+        "This is mostly chance if single heads change little, and it ignores heads that stand in for each other. "
+        f"M19 found the gradient's order to be better{_exceptions(results)}. Random is one order."
     )
     return f"{said}\n\n{table(columns, rows)}\n\n{why}\n\n" + "\n".join(pictures)
 
 
 def _exceptions(results: Results) -> str:
-    """Where another order leaves more of the score than the gradient's, and why that can be."""
+    """Where another order keeps more of the score than the gradient's, and a possible reason."""
     found = []
     for name, run in results.of("curve").items():
-        heights = {curve["method"]: height(curve) for curve in run["curves"]}
+        heights = {curve["method"]: height(curve, run) for curve in run["curves"]}
         best = max(heights, key=lambda method: heights[method])
         if best != "gradient":
             found.append(f"{name} ({best} {heights[best]:.2f}, gradient {heights['gradient']:.2f})")
     if not found:
-        return ", and so it is here"
+        return ", as it is here"
     return (
-        f"; here it is not for {', '.join(found)}: importance estimated on as few examples as a curve has (M19: the "
-        "whole training or dev set) may miss heads that only some sentences need"
+        f"; here it is not for {', '.join(found)}: importance from few examples (M19: the whole training or dev set) "
+        "may miss heads that only some sentences need"
     )
 
 
@@ -78,26 +87,84 @@ def kinds(results: Results, figures: dict[str, str]) -> str:
         found = {curve["kind"]: curve for curve in run["curves"]}
         _draw(name, "kinds", run, found, figures, pictures)
         for kind, curve in found.items():
-            left = {round(point["pruned"], 1): point["relative"] for point in curve["points"]}
+            left = {round(point["pruned"], 1): kept(point, run) for point in curve["points"]}
             cells = [percent(left[share]) if share in left else "" for share in (0.4, 0.6, 0.8, 1.0)]
-            rows.append([name, kind, run["n"], *cells, f"{height(curve):.2f}"])
+            rows.append([name, kind, run["n"], *cells, f"{height(curve, run):.2f}"])
             if kind == "decoder" and left.get(0.8, 1.0) < 30 / 36:
                 less.append(name)
-    columns = ["", "kind", "n", "40% pruned", "60% pruned", "80% pruned", "all pruned", "mean left"]
-    why = (
-        f" The decoders of {', '.join(less)} keep less than that: their heads have 16 dimensions where M19's have "
-        "64, and less to spare."
-    )
-    return f"{table(columns, rows)}\n\nM19: {published.KINDS}.{why if less else ''}\n\n" + "\n".join(pictures)
+    columns = ["", "kind", "n", "40% pruned", "60% pruned", "80% pruned", "all pruned", "mean kept"]
+    why = f" The decoders of {', '.join(less)} keep less: their heads have 16 dimensions, M19's have 64."
+    return f"{table(columns, rows)}\n\nM19: {KINDS}.{why if less else ''}\n\n" + "\n".join(pictures)
 
 
 def _draw(
     name: str, what: str, run: dict[str, Any], found: dict[str, Any], figures: dict[str, str], pictures: list[str]
 ) -> None:
-    file = f"{_file(name)}-{what}.svg"
+    file = f"{file_name(name)}-{what}.svg"
     lines = [
         Line(key, [(point["pruned"], point["score"]) for point in curve["points"]], COLOURS.get(key, 3))
         for key, curve in found.items()
     ]
-    figures[file] = curves(lines, metric_name(run["metric"]))
-    pictures.append(f"![{name}: {metric_name(run['metric'])} as heads go, by {', '.join(found)}](figures/{file})")
+    figures[file] = curves(lines, metric_name(run))
+    pictures.append(f"![{name}: {metric_name(run)} as heads are pruned, by {', '.join(found)}](figures/{file})")
+
+
+def at(checkpoint: Mapping[str, Any], share: float, method: str, run: Mapping[str, Any]) -> float:
+    """The share of a checkpoint's own score that is kept with this share of the heads pruned."""
+    points = [point for point in checkpoint["points"] if point["method"] == method]
+    return kept(min(points, key=lambda point: abs(point["pruned"] - share)), run)
+
+
+def distinct_shots(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The checkpoints, without the last if it has the weights of the one before."""
+    *earlier, last = run["checkpoints"]
+    same = bool(earlier) and earlier[-1]["importance"] == last["importance"]
+    return earlier if same else [*earlier, last]
+
+
+def some(shots: list[Any], most: int = 6) -> list[Any]:
+    """At most `most` of them, from the first to the last, since more colours cannot be told apart.
+
+    >>> some(list(range(11))), some([1, 2])
+    ([0, 2, 4, 6, 8, 10], [1, 2])
+    """
+    if len(shots) <= most:
+        return shots
+    return [shots[round(place * (len(shots) - 1) / (most - 1))] for place in range(most)]
+
+
+def dynamics(results: Results, figures: dict[str, str]) -> str:
+    """Curves of every checkpoint relative to its own score, by importance and in random order."""
+    said: list[str] = []
+    for name, run in results.of("track").items():
+        shots = distinct_shots(run)
+        agree = [*(f"{r:.2f}" for r in run["with_last"][: len(shots) - 1]), ""]
+        rows = [
+            [
+                *(shot["name"], f"{metric_name(run)} {score(shot['base'], run)}"),
+                *(percent(at(shot, share, method, run)) for share in (0.4, 0.6) for method in ("gradient", "random")),
+                *(f"{shot['advantage']:+.2f}", r),
+            ]
+            for shot, r in zip(shots, agree, strict=True)
+        ]
+        lines = [
+            Line(
+                f"{shot['name']}{', random' if method == 'random' else ''}",
+                [(point["pruned"], kept(point, run)) for point in shot["points"] if point["method"] == method],
+                place,
+                method == "random",
+            )
+            for place, shot in enumerate(some(shots))
+            for method in ("gradient", "random")
+        ]
+        file = f"{file_name(name)}-track.svg"
+        figures[file] = curves(lines, "share of its own score", y_percent=True)
+        columns = ["", "whole", "40% pruned", "random", "60% pruned", "random", "advantage", "r with last"]
+        title = f"{name}, {run['n']} sentences:"
+        picture = f"![{name}: curves of checkpoints](figures/{file})"
+        said += [title, table(columns, rows), run["in_words"], picture]
+    how = (
+        "Advantage: how much more of the score is kept by importance than in random order (the mean of two), mean over "
+        "the curve."
+    )
+    return "\n\n".join([*said, how, f"M19, {DYNAMICS}."])

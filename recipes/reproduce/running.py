@@ -1,4 +1,4 @@
-"""Run parts one after the other, each in a run directory of its own; what is finished is not run again."""
+"""Run the parts of every experiment, each in its own run directory, and collect the results; finished runs are kept."""
 
 from __future__ import annotations
 
@@ -7,41 +7,68 @@ import hashlib
 import io
 import math
 import time
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from recipes.reproduce.experiments import Experiment
-from recipes.reproduce.parts import Part
+from recipes.reproduce.experiments import Experiment, Part
 
 from headcount.cli.app import app
 from headcount.errors import HeadcountError
 from headcount.runs import model_signature, read_run
-from headcount.surgery.loading import load
+from headcount.surgery import load
+
+
+@dataclass
+class Results:
+    """What was computed: `runs[experiment][part]` is a `run.json`; `missing` says what there is none of."""
+
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    experiments: dict[str, Experiment] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    speed: dict[str, Any] | None = None
+
+    def add_experiment(self, one: Experiment, found: bool) -> None:
+        self.experiments[one.name] = one
+        self.runs[one.name] = {}
+        if not found:
+            how = f" (made by `{one.recipe}`)" if one.recipe else ""
+            self.missing.append(f"{one.name}: no model {one.model}{how}")
+
+    def add(self, one: Experiment, part: Part, run: dict[str, Any] | None) -> None:
+        if run is None:
+            self.missing.append(f"{one.name}: {part.title} not computed yet")
+        else:
+            self.runs[one.name][part.name] = run
+
+    def of(self, part: str) -> dict[str, dict[str, Any]]:
+        """The runs of one part, by experiment."""
+        return {name: runs[part] for name, runs in self.runs.items() if part in runs}
 
 
 def directory_of(out: Path, one: Experiment, part: Part, limit: int) -> tuple[Path, list[str]]:
-    """The run directory of a part, and its command; another command has another directory."""
+    """The run directory of a part, and its command; every command has its own directory."""
     command = [*part.command(one), "--limit", str(limit)]
     digest = hashlib.sha256("\0".join(command).encode()).hexdigest()[:8]
     return out / f"{one.name.lower().replace(' ', '-')}-{part.name}-{digest}", command
 
 
 def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool = True) -> dict[str, Any] | None:
-    """What the part's `run.json` says, computed first if it has to be; None if it is not there."""
+    """The part's `run.json`, computed first if necessary; None if there is none."""
     path, command = directory_of(out, one, part, limit)
     known = read_run(path)
     if known is not None and known["signature"]["model"]["fingerprint"] != _weights(one.model):
-        raise HeadcountError(f"{path} is a run of other weights than {one.model} has now; remove it")
+        raise HeadcountError(f"{path} is a run with other weights than {one.model} has now; remove it")
     if not (known and known.get("finished")) and compute:
         begun = time.monotonic()
         print(f"{one.name}, {part.title}: headcount {' '.join(command)}", flush=True)
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # tables; the numbers are in run.json
+            with contextlib.redirect_stdout(io.StringIO()):  # the numbers are in run.json
                 app([*command, "--out", str(path)], standalone_mode=False)
         except HeadcountError as error:
-            print(f"  not done: {error}", flush=True)
+            print(f"  failed: {error}", flush=True)
             return None
         print(f"  done in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
         known = read_run(path)
@@ -55,7 +82,7 @@ def _weights(model: str) -> str:
 
 
 def _undefined_as_nan(value: Any) -> Any:
-    """A share of a score of nothing: null in JSON, nan to reckon with.
+    """A share of a score of 0 is undefined: null in JSON, nan in arithmetic.
 
     >>> _undefined_as_nan([{"relative": None, "name": None}])
     [{'relative': nan, 'name': None}]

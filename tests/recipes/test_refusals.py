@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 
 import pytest
 
@@ -35,30 +36,34 @@ REPRODUCE = "--shared shared --out runs"
 @pytest.mark.parametrize(
     ("recipe", "given", "words"),
     [
-        ("finetune_classifier", f"{CLASSIFIER} --epochs 0", "a whole number of at least 1, not 0"),
-        ("finetune_classifier", f"{CLASSIFIER} --labels 1", "a whole number of at least 2, not 1"),
-        ("finetune_classifier", f"{CLASSIFIER} --lr nan", "a number above 0, not nan"),
-        ("finetune_classifier", f"{CLASSIFIER} --metric foo", "unknown metric 'foo'"),
-        ("finetune_classifier", f"{CLASSIFIER} --text 9", "has no column 9"),
-        ("finetune_classifier", f"{CLASSIFIER} --train nowhere.tsv", "there is no file nowhere.tsv"),
-        ("finetune_classifier", f"{CLASSIFIER} --out data.tsv", "data.tsv is a file"),
-        ("finetune_classifier", f"{CLASSIFIER} --out strange", "strange is not empty and holds no model"),
-        ("finetune_classifier", f"{CLASSIFIER} --encoder marian", "marian cannot be loaded as a classifier"),
-        ("finetune_classifier", f"{CLASSIFIER} --encoder no_such_package", "neither a directory nor"),
-        ("train_translator", f"{TRANSLATOR} --heads 3 --width 16", "--width 16 cannot be divided among --heads 3"),
-        ("train_translator", f"{TRANSLATOR} --dropout 2", "a number from 0 and below 1, not 2"),
-        ("train_translator", f"{TRANSLATOR} --warmup -1", "a number above 0, not -1"),
-        ("train_translator", f"{TRANSLATOR} --train two.en nowhere.fr", "there is no file nowhere.fr"),
-        ("train_translator", f"{TRANSLATOR} --train two.en one.fr", "they do not belong together line by line"),
-        ("train_translator", f"{TRANSLATOR} --out strange", "strange holds 'diary.txt'"),
-        ("train_translator", f"{TRANSLATOR} --out data.tsv/below", "data.tsv is a file"),
-        ("reproduce.__main__", f"{REPRODUCE} --batch a", "a whole number of at least 1, not a"),
-        ("reproduce.__main__", f"{REPRODUCE} --rounds 0", "a whole number of at least 2, not 0"),
-        ("reproduce.__main__", f"{REPRODUCE} --experiments nowhere.json", "nowhere.json holds no experiments"),
-        ("reproduce.__main__", f"{REPRODUCE} --experiments odd.json", "Their fields are name, model, data"),
-        ("reproduce.__main__", f"{REPRODUCE} --experiments empty.json", "it is no list of objects"),
-        ("reproduce.__main__", f"{REPRODUCE} --shared nowhere", "say where with --shared"),
-        ("reproduce.__main__", f"{REPRODUCE} --out data.tsv", "data.tsv is a file"),
+        ("finetune_classifier", f"{CLASSIFIER} --epochs 0", r"--epochs: .*\b1\b.*\b0$"),
+        ("finetune_classifier", f"{CLASSIFIER} --labels 1", r"--labels: .*\b2\b.*\b1$"),
+        ("finetune_classifier", f"{CLASSIFIER} --lr nan", r"--lr: .*\b0\b.*\bnan$"),
+        ("finetune_classifier", f"{CLASSIFIER} --metric foo", "'foo'"),
+        ("finetune_classifier", f"{CLASSIFIER} --text 9", r"data\.tsv .*column 9\b"),
+        ("finetune_classifier", f"{CLASSIFIER} --train nowhere.tsv", r"nowhere\.tsv"),
+        ("finetune_classifier", f"{CLASSIFIER} --out data.tsv", r"data\.tsv is a file"),
+        ("finetune_classifier", f"{CLASSIFIER} --out strange", r"^error: strange "),
+        ("finetune_classifier", f"{CLASSIFIER} --encoder marian", r"marian .*classifier"),
+        ("finetune_classifier", f"{CLASSIFIER} --encoder no_such_package", "no_such_package"),
+        ("train_translator", f"{TRANSLATOR} --heads 3 --width 16", r"--width 16 .*--heads 3"),
+        ("train_translator", f"{TRANSLATOR} --dropout 2", r"--dropout: .*\b0\b.*\b1\b.*\b2$"),
+        ("train_translator", f"{TRANSLATOR} --warmup -1", r"--warmup: .*\b0\b.*-1$"),
+        ("train_translator", f"{TRANSLATOR} --train two.en nowhere.fr", r"nowhere\.fr"),
+        ("train_translator", f"{TRANSLATOR} --train two.en one.fr", r"two\.en has 2 .*one\.fr has 1\b"),
+        ("train_translator", f"{TRANSLATOR} --out strange", r"strange .*'diary\.txt'"),
+        ("train_translator", f"{TRANSLATOR} --out data.tsv/below", r"data\.tsv is a file"),
+        ("reproduce.__main__", f"{REPRODUCE} --batch a", r"--batch: .*\b1\b.*\ba$"),
+        ("reproduce.__main__", f"{REPRODUCE} --rounds 0", r"--rounds: .*\b2\b.*\b0$"),
+        ("reproduce.__main__", f"{REPRODUCE} --experiments nowhere.json", r"nowhere\.json .*name, model, data"),
+        (
+            "reproduce.__main__",
+            f"{REPRODUCE} --experiments odd.json",
+            r"odd\.json .*name, model, data.*nome",
+        ),
+        ("reproduce.__main__", f"{REPRODUCE} --experiments empty.json", r"empty\.json .*name, model, data"),
+        ("reproduce.__main__", f"{REPRODUCE} --shared nowhere", r"nowhere.data.*--shared"),
+        ("reproduce.__main__", f"{REPRODUCE} --out data.tsv", r"data\.tsv is a file"),
     ],
 )
 def test_in_one_sentence(place, capsys, recipe, given, words):
@@ -68,6 +73,6 @@ def test_in_one_sentence(place, capsys, recipe, given, words):
     with pytest.raises(SystemExit) as stopped:
         in_one_sentence(lambda: main(given.split()))
     said = stopped.value.code if isinstance(stopped.value.code, str) else capsys.readouterr().err.splitlines()[-1]
-    assert words in said
+    assert re.search(words, said), said
     assert "\n" not in said
     assert not (place / "new" / "model").exists()
