@@ -42,13 +42,13 @@ def promises(result: dict[str, Any], points: float, splits: int, caution: float)
     metric = result["metric"]
     shares = sorted(share for share in result["path"] if share > 0)
     kept = broken = chosen_any = 0
-    gone = []
+    removed = []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(result["n"])
-        for choose, prove in ((order[::2], order[1::2]), (order[1::2], order[::2])):
-            base = result["whole"][choose]
+        for select, held_out in ((order[::2], order[1::2]), (order[1::2], order[::2])):
+            base = result["whole"][select]
             budget = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
-            cut = np.stack([result["path"][share][choose] for share in shares])
+            cut = np.stack([result["path"][share][select] for share in shares])
             test = paired_bootstrap(base, cut, metric.of_sums, resamples=200)
             drops = -test.change if metric.higher_is_better else test.change
             errors = ((test.high - test.low) / 3.92).tolist()
@@ -56,14 +56,14 @@ def promises(result: dict[str, Any], points: float, splits: int, caution: float)
             if best is None:  # nothing is cut, and nothing promised
                 continue
             chosen_any += 1
-            gone.append(shares[best])
-            base, after = result["whole"][prove], result["path"][shares[best]][prove]
-            proof = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
+            removed.append(shares[best])
+            base, after = result["whole"][held_out], result["path"][shares[best]][held_out]
+            limit = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
             tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=500)
-            kept += int(proof.drop(float(metric.of_sums(after.sum(0)))) <= proof.allowed)
+            kept += int(limit.drop(float(metric.of_sums(after.sum(0)))) <= limit.allowed)
             worst = -tested.high[0] if metric.higher_is_better else tested.low[0]
-            broken += int(worst > proof.allowed)
+            broken += int(worst > limit.allowed)
     return {
         "points": points, "caution": caution, "runs": 2 * splits, "cut": chosen_any, "kept": kept,
-        "shown_broken": broken, "mean_share": float(np.mean(gone)) if gone else 0.0,
+        "shown_broken": broken, "mean_share": float(np.mean(removed)) if removed else 0.0,
     }  # fmt: skip

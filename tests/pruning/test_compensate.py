@@ -31,10 +31,10 @@ def test_refit_brings_every_family_closer_to_the_whole_model(name):
     model = ZooTask.model(name)
     task = ZooTask(name, model, n=12)
     plain = remove(model, third(model))
-    mended = compensate(copy.deepcopy(plain), model, task, "refit")
-    assert distance(mended, model, task) < 0.75 * distance(plain, model, task)
-    outputs = {id(parameter) for site in anatomy(mended).sites for parameter in site.output.parameters()}
-    for (name, before), after in zip(plain.named_parameters(), mended.parameters(), strict=True):
+    adjusted = compensate(copy.deepcopy(plain), model, task, "refit")
+    assert distance(adjusted, model, task) < 0.75 * distance(plain, model, task)
+    outputs = {id(parameter) for site in anatomy(adjusted).sites for parameter in site.output.parameters()}
+    for (name, before), after in zip(plain.named_parameters(), adjusted.parameters(), strict=True):
         assert torch.equal(before, after) or id(after) in outputs, name
 
 

@@ -259,7 +259,7 @@ def test_a_forecast_changes_nothing_and_names_every_step(model):
     plan = forecast(model, *tasks, Pruning(max_drop=0.5, recovery=Recovery(2)))
     assert [step["what"].split()[0] for step in plan["steps"]] == ["score", "try", "evaluate", "recover", "test"]
     assert plan["seconds"] == pytest.approx(sum(step["seconds"] for step in plan["steps"]))
-    assert "a drop of at most 0.5 points" in plan["text"]
+    assert "drop at most 0.5 points" in plan["text"]
     assert len(anatomy(model).heads) == 8
 
 

@@ -47,7 +47,7 @@ def test_swaps_come_close_to_the_best_set():
     assert np.mean(ratios) < 0.1  # 0 is the best set, 1 a random one
 
 
-def test_heads_that_may_not_go_stay():
+def test_only_candidates_are_chosen():
     gradients = np.ones((3, 5))
     assert cheapest_set(gradients, 5, [True, False, True, False, True]) == [0, 2, 4]
 

@@ -97,7 +97,7 @@ def _cut_to_size(search: CutSearch, select_task: Task, base: np.ndarray) -> Chos
             break
         before = search.without(cut.removed)
     if found is None:
-        raise HeadcountError(f"no cut that was tried reaches {search.settings.goal}")
+        raise HeadcountError(f"no cut that was tried is large enough to {search.settings.goal}")
 
     def is_enough(cut: Cut) -> bool:  # compensation changes neither parameters nor speed
         return _is_enough(search, select_task, remove(search.model, cut.removed))

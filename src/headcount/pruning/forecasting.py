@@ -47,7 +47,7 @@ def forecast(
         steps.append((f"recover for {epochs} epochs on {len(score_task):,} examples", 1.5 * backward * epochs * tokens))
     steps.append((f"test on {len(data.test):,} held-out examples", 2 * evaluation * test))
     seconds = sum(time for _, time in steps)
-    lines = [f"Would prune for {settings.goal}, with {total} removable heads:"]
+    lines = [f"To {settings.goal}, with {total} removable heads, prune would:"]
     lines += [f"  {what}: about {_duration(time)}" for what, time in steps]
     lines += [*data.remarks, f"In all at most about {_duration(seconds)} here."]
     return {

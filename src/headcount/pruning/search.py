@@ -106,9 +106,9 @@ class CutSearch:
                 cut = self.without(cut.removed, "none")
             self._scored = head_gradients(cut.model, self.score_task), list(anatomy(cut.model).heads)
         gradients, heads = self._scored
-        gone, kinds = set(last.removed), settings.kinds
-        candidates = np.array([head not in gone and (kinds is None or head.kind in kinds) for head in heads])
-        count = number - len(gone)
+        before, kinds = set(last.removed), settings.kinds
+        candidates = np.array([head not in before and (kinds is None or head.kind in kinds) for head in heads])
+        count = number - len(before)
         if settings.uniform:
             more = equally_many(anatomy(self.model), heads, gradients, count, candidates)
         else:

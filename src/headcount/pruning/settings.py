@@ -139,12 +139,18 @@ class Pruning:
     def goal(self) -> str:
         """How far to cut, in words.
 
-        >>> Pruning(heads=0.5).goal, Pruning(max_drop=1).goal
-        ('heads 0.5', 'a drop of at most 1 points')
+        >>> Pruning(heads=0.5).goal, Pruning(max_drop=0.5).goal
+        ('remove 50% of the heads', 'drop at most 0.5 points')
         """
-        if not self.is_sized:
-            return f"a drop of at most {self.max_drop:g} points"
-        return next(f"{name} {getattr(self, name):g}" for name in SIZES if getattr(self, name) is not None)
+        if self.heads is not None:
+            return (
+                f"remove {self.heads} heads" if isinstance(self.heads, int) else f"remove {self.heads:.0%} of the heads"
+            )
+        if self.params is not None:
+            return f"save {self.params:.0%} of the parameters"
+        if self.speedup is not None:
+            return f"run {self.speedup:g} times as fast"
+        return f"drop at most {self.max_drop:g} points"
 
     def head_count(self, total: int) -> int:
         """How many of `total` removable heads to remove, where `heads` is given."""
