@@ -20,11 +20,9 @@ from typing import Any
 import torch
 
 from benchmarks.sweep import classifier
-from headcount import anatomy
-from headcount.engine import shards
+from headcount import anatomy, evaluate
+from headcount.engine import Local, shards, using
 from headcount.engine.ray import Ray
-from headcount.engine.work import Local, using
-from headcount.evaluation.sweep import evaluate
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import torch
 
 from headcount import Classification, HeadcountError, Translation, anatomy, find_roles, importance
 from headcount.engine import shards
-from headcount.engine import transfer as shipping
 from headcount.engine.shards import over_shards
-from headcount.engine.work import Local, overheard, using
+from headcount.engine.work import Local, collected_warnings, using
 from headcount.errors import BadData
 from headcount.evaluation.sweep import evaluate
 from headcount.tasks.toy import word_tokenizer
@@ -143,10 +142,10 @@ class Trouble:
 
 
 def test_a_worker_killed_mid_shard(engine, task, tmp_path):
-    with using(engine), overheard() as said:
+    with using(engine), collected_warnings() as said:
         arrays = over_shards(Trouble("kill", tmp_path / "mark"), bert(), task, masks=50)
     assert arrays["lengths"].tolist() == task.lengths
-    assert any("a worker has died" in message for message in said)
+    assert any("worker" in message and "died" in message for message in said)
 
 
 def test_a_worker_killed_from_outside_while_it_works(engine, task):
@@ -168,17 +167,17 @@ def test_a_worker_killed_from_outside_while_it_works(engine, task):
 
 
 def test_shards_that_kill_every_worker_are_split_and_said(engine, task):
-    with using(engine), overheard() as said:
+    with using(engine), collected_warnings() as said:
         arrays = over_shards(Trouble("kill", room=30), bert(), task, masks=1)
     assert arrays["lengths"].tolist() == task.lengths
-    assert any("trying again with half" in message for message in said)
+    assert any("out of memory" in message and "half" in message for message in said)
 
 
 def test_out_of_memory_in_a_worker_is_said_here(engine, task):
-    with using(engine), overheard() as said:
+    with using(engine), collected_warnings() as said:
         arrays = over_shards(Trouble(MemoryError("no room"), room=30), bert(), task, masks=1)
     assert arrays["lengths"].tolist() == task.lengths
-    assert any("examples (no room): trying again" in message for message in said)
+    assert any("(no room)" in message for message in said)
 
 
 def test_an_error_of_ours_arrives_as_it_is(engine, task):
@@ -187,7 +186,7 @@ def test_an_error_of_ours_arrives_as_it_is(engine, task):
 
 
 def test_a_cluster_that_is_not_there_is_named():
-    with pytest.raises(HeadcountError, match=r"no Ray cluster at 127\.0\.0\.1:1 .* ray start --head"):
+    with pytest.raises(HeadcountError, match=r"127\.0\.0\.1:1.*ray start --head"):
         ray_engine._connect("127.0.0.1:1")
 
 
@@ -210,6 +209,6 @@ def test_a_model_is_spread_by_accelerate_where_a_worker_has_several_gpus(monkeyp
     given = {}
     monkeypatch.setattr(accelerate, "dispatch_model", lambda model, device_map: given.update(device_map) or model)
     model = bert()
-    assert shipping.place(model, 2.0) is model
+    assert ray_engine.move_to_gpus(model, 2.0) is model
     assert given  # on a machine without GPUs everything is on the CPU
-    assert shipping.place(model, 0) is model
+    assert ray_engine.move_to_gpus(model, 0) is model

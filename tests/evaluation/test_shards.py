@@ -8,6 +8,7 @@ from headcount.engine import shards as shards_module
 from headcount.engine.shards import cut_shards
 from headcount.errors import HeadcountError, RunConflict
 from headcount.evaluation.sweep import Evaluation
+from headcount.runs import RunDirectory
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert
 
@@ -58,6 +59,38 @@ def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, mo
     total = len(cut_shards(task.lengths, len(masks(model)), 32, model))
     assert len(calls) == total - 2
     assert np.array_equal(resumed.values, evaluate(model, task, masks(model), tokens=32).values)
+
+
+def test_evaluations_of_one_run_resume_under_their_own_names(task, tmp_path, small_shards, monkeypatch):
+    """Two evaluations in one open directory, interrupted in the second; and a third, by mistake under the same name."""
+    model = bert()
+    first, second = [(), ["encoder.0.0"]], [(), ["encoder.1.1"]]
+    calls = []
+    original = Evaluation.__call__
+    total = len(cut_shards(task.lengths, 2, 32, model))
+    assert total > 2
+
+    def counted(self, *args, **kwargs):
+        if len(calls) == total + 1:
+            raise KeyboardInterrupt
+        calls.append(self.masks)
+        return original(self, *args, **kwargs)
+
+    def both():
+        with RunDirectory(tmp_path, {"what": "both"}).open() as run:
+            return [evaluate(model, task, m, run=run, name=n, tokens=32) for n, m in (("a", first), ("b", second))]
+
+    monkeypatch.setattr(Evaluation, "__call__", counted)
+    with pytest.raises(KeyboardInterrupt):
+        both()
+    calls[:] = [None] * (total + 2)
+    resumed = both()
+    assert len(calls) == total + 2 + total - 1  # all shards of the second but the one that was finished
+    for outcomes, masks in zip(resumed, (first, second), strict=True):
+        assert np.array_equal(outcomes.values, evaluate(model, task, masks, tokens=32).values)
+    with RunDirectory(tmp_path, {"what": "both"}).open() as run:
+        mistaken = evaluate(model, task, second, run=run, name="a", tokens=32)
+    assert np.array_equal(mistaken.values, resumed[1].values)
 
 
 def test_a_damaged_shard_is_computed_again(task, tmp_path, small_shards):

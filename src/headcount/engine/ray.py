@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from headcount.engine.transfer import Job, Shipment, checksum, pack, place, unpack
-from headcount.engine.work import Arrays, Examples, Progress, Work, attempt, join, log, overheard, split
+from headcount.engine.shards import Assignment, ShardQueue
+from headcount.engine.transfer import StoredModel, checksum, fetch_model, store_model
+from headcount.engine.work import Arrays, Examples, Progress, Work, attempt, collected_warnings, log
 from headcount.errors import HeadcountError, first_line
-
-TRIES = 2  # of a shard on workers that die, before it is taken to be too large for them
-
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
 try:
     import ray
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 except ImportError:
-    raise HeadcountError("many machines need Ray, which is not installed: pip install 'headcount[ray]'") from None
+    raise HeadcountError("Ray is not installed", advice="install it with pip install 'headcount[ray]'") from None
 
-AHEAD = 2  # shards that each worker has been given: one to work on, one to go on with
+AHEAD = 2  # shards that each worker has been given: the one that it works on, and the next
 
 
 class Ray:
@@ -59,12 +56,13 @@ class Ray:
             self.close()
             raise HeadcountError(
                 f"{self.count} workers of {threads} thread(s) and {self.gpus:g} GPU(s) do not fit on this cluster, "
-                f"which has {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs; ask for fewer"
+                f"which has {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs",
+                advice="pass fewer {workers}",
             )
         self.threads, self.share = threads, share
         self.device: str | None = "cuda" if self.gpus else "cpu"
         self.workers: list[Any] = []
-        self.shipped: tuple[int, Shipment] | None = None  # the model that the workers have, and how it got there
+        self.stored: tuple[int, StoredModel] | None = None  # the model that the workers have, and its checksum
 
     def __enter__(self) -> Ray:
         return self
@@ -73,10 +71,10 @@ class Ray:
         self.close()
 
     def close(self) -> None:
-        """Let the workers go, and the cluster with them if it was started here."""
+        """Stop the workers, and the cluster if it was started here."""
         for worker in getattr(self, "workers", []):
             ray.kill(worker)
-        self.workers, self.shipped = [], None
+        self.workers, self.stored = [], None
         if self.own:
             ray.shutdown()
 
@@ -87,11 +85,11 @@ class Ray:
         if not shards:
             return
         known = checksum(model)  # it may have been trained since the last time
-        if self.shipped is None or self.shipped[0] != known:
-            self.shipped = (known, pack(model, ray.put, ray.get if self.share else None))
+        if self.stored is None or self.stored[0] != known:
+            self.stored = (known, store_model(model, ray.put, ray.get if self.share else None))
         self.workers += [self._worker() for _ in range(min(self.count, len(shards)) - len(self.workers))]
-        job = Job(self.shipped[1], ray.put(data), ray.put(work), self.gpus)
-        yield from _Dispatch(self, Handout(work, data, shards), job).results(progress)
+        inputs = Inputs(self.stored[1], ray.put(data), ray.put(work), self.gpus)
+        yield from _Dispatch(self, ShardQueue(work, data, shards), inputs).results(progress)
 
     def _worker(self) -> Any:
         environment = {"env_vars": {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}}
@@ -105,85 +103,108 @@ class Ray:
         return fresh
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """The model, the data and the work, by reference: each worker fetches them once, not with every shard."""
+
+    model: StoredModel
+    data: Any
+    work: Any
+    gpus: float
+
+
 class Worker:
     """An actor: loads the model once, and does shards."""
 
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.shipment: Shipment | None = None
+        self.stored: StoredModel | None = None
         self.model: Any = None
 
-    def prepare(self, job: Job) -> None:
-        """Get what a job needs; a model that is here already is not fetched again."""
-        if self.shipment is None or self.shipment.skeleton != job.model.skeleton:
-            self.shipment, self.model = job.model, None  # the old model goes before the new one comes
-            self.model = place(unpack(job.model, ray.get), job.gpus)
-        self.data, self.work = ray.get([job.data, job.work])
+    def prepare(self, inputs: Inputs) -> None:
+        """Fetch what the work needs; a model that is here already is not fetched again."""
+        if self.stored is None or self.stored.structure != inputs.model.structure:
+            self.stored, self.model = inputs.model, None  # the old model goes before the new one comes
+            self.model = move_to_gpus(fetch_model(inputs.model, ray.get), inputs.gpus)
+        self.data, self.work = ray.get([inputs.data, inputs.work])
 
     def do(self, indices: Sequence[int]) -> tuple[Arrays, list[str]]:
-        """A shard's arrays, and what was said meanwhile."""
-        with overheard() as said:
-            return attempt(self.work, self.model, self.data, indices), said
+        """A shard's arrays, and the warnings that were logged meanwhile."""
+        with collected_warnings() as messages:
+            return attempt(self.work, self.model, self.data, indices), messages
+
+
+def move_to_gpus(model: Any, gpus: float) -> Any:
+    """Put a model where a worker computes: on its GPU, spread over its GPUs, or, without any, where it is."""
+    if gpus <= 1:
+        return model.to("cuda") if gpus else model
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    whole = list(getattr(model, "_no_split_modules", None) or [])
+    room = get_balanced_memory(model, no_split_module_classes=whole)
+    return dispatch_model(model, infer_auto_device_map(model, room, no_split_module_classes=whole))
 
 
 class _Dispatch:
-    """Workers and what they have promised."""
+    """Gives the shards of a queue to workers and collects what they return."""
 
-    def __init__(self, engine: Ray, handout: Handout, job: Job) -> None:
-        self.engine, self.handout, self.job = engine, handout, job
-        self.under_way: dict[Any, tuple[Part | None, Any]] = {}  # promises in their order: what, and which worker
-        self.deaths = 0
+    def __init__(self, engine: Ray, queue: ShardQueue, inputs: Inputs) -> None:
+        self.engine, self.queue, self.inputs = engine, queue, inputs
+        # What each pending result is of (None: of loading the model), and which worker it comes from; oldest first.
+        self.pending: dict[Any, tuple[Assignment | None, Any]] = {}
+        self.deaths = 0  # of workers before they had loaded the model
 
     def results(self, progress: Progress | None) -> Iterator[tuple[int, Arrays]]:
         """Shards as they are finished."""
         for worker in self.engine.workers:
             self._start(worker)
-        while self.under_way:
-            ray.wait(list(self.under_way))
-            kept, _ = ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=0)
-            ready = next(promise for promise in self.under_way if promise in set(kept))  # the oldest of a worker first
-            part, worker = self.under_way[ready]
+        while self.pending:
+            ray.wait(list(self.pending))
+            finished, _ = ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)
+            ready = next(result for result in self.pending if result in set(finished))  # the oldest of a worker first
+            assignment, worker = self.pending[ready]
             try:
                 answer = ray.get(ready)
-            except RayTaskError as error:  # what our own code says
+            except RayTaskError as error:  # raised by our own code
                 raise getattr(error, "cause", None) or error from None
             except (RayActorError, OutOfMemoryError) as error:
-                self._bury(worker, first_line(error))
+                self._replace(worker, first_line(error))
                 continue
             except RayError as error:  # for instance, what was sent cannot be read there
                 raise HeadcountError(f"a worker failed: {first_line(error)}") from error
-            del self.under_way[ready]
-            if part is None:
+            del self.pending[ready]
+            if assignment is None:
                 continue
             self._give(worker)
-            arrays, said = answer
-            for message in said:
+            arrays, messages = answer
+            for message in messages:
                 log.warning(message)
-            whole = self.handout.finished(part, arrays)
+            whole = self.queue.finish(assignment, arrays)
             if whole is not None:
-                yield part.shard, whole
+                yield assignment.shard, whole
                 if progress is not None:
-                    progress(self.handout.share_done)
+                    progress(self.queue.share_done)
 
     def _start(self, worker: Any) -> None:
-        self.under_way[worker.prepare.remote(self.job)] = (None, worker)
+        self.pending[worker.prepare.remote(self.inputs)] = (None, worker)
         for _ in range(AHEAD):
             self._give(worker)
 
     def _give(self, worker: Any) -> None:
-        part = self.handout.take()
-        if part is not None:
-            self.under_way[worker.do.remote(part.indices)] = (part, worker)
+        assignment = self.queue.take()
+        if assignment is not None:
+            self.pending[worker.do.remote(assignment.indices)] = (assignment, worker)
 
-    def _bury(self, worker: Any, reason: str) -> None:
-        """All that a dead worker had goes back; a new one takes its place."""
-        had = [part for part, owner in self.under_way.values() if owner is worker]
-        self.under_way = {promise: pair for promise, pair in self.under_way.items() if pair[1] is not worker}
+    def _replace(self, worker: Any, reason: str) -> None:
+        """Give back all that a dead worker had, and start a new one."""
+        had = [assignment for assignment, owner in self.pending.values() if owner is worker]
+        self.pending = {result: pair for result, pair in self.pending.items() if pair[1] is not worker}
         begun = had[0] is not None  # else it died before it had the model
         self.deaths += not begun
         if self.deaths > self.engine.count:
             raise HeadcountError(f"workers die before they have loaded the model: {reason}")
-        self.handout.lost([part for part in had if part is not None], reason, begun)
+        self.queue.give_back([one for one in had if one is not None], reason, begun)
         self._start(self.engine.replace(worker))
 
 
@@ -191,64 +212,8 @@ def _connect(address: str | None) -> None:
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray fails with errors of many kinds, plain `Exception` among them
-        where = "here" if address is None else f"at {address}"
-        reason = first_line(error)
-        todo = "try again when the machine is less busy" if address is None else "start one with: ray start --head"
-        raise HeadcountError(f"there is no Ray cluster {where} ({reason}); {todo}") from error
-
-
-@dataclass(eq=False)
-class Part:
-    """A shard, or a part of one that was too large: which examples, and how often a worker has died of it."""
-
-    shard: int
-    indices: Sequence[int]
-    tries: int = 0
-
-
-class Handout:
-    """Shards to be handed out to workers, each as a whole if possible."""
-
-    def __init__(self, work: Work, data: Examples, shards: Sequence[Sequence[int]]) -> None:
-        self.work, self.data, self.count = work, data, len(shards)
-        self.waiting = deque(Part(number, indices) for number, indices in enumerate(shards))
-        self.parts: dict[int, list[Part]] = {part.shard: [part] for part in self.waiting}  # of unfinished shards
-        self.done: dict[Part, Arrays] = {}
-
-    @property
-    def share_done(self) -> float:
-        return 1 - len(self.parts) / self.count
-
-    def take(self) -> Part | None:
-        """What to do next."""
-        return self.waiting.popleft() if self.waiting else None
-
-    def finished(self, part: Part, arrays: Arrays) -> Arrays | None:
-        """The arrays of the whole shard, if this was the last part of it."""
-        self.done[part] = arrays
-        if not all(one in self.done for one in self.parts[part.shard]):
-            return None
-        return join(self.work, [self.done.pop(one) for one in self.parts.pop(part.shard)])
-
-    def lost(self, parts: Sequence[Part], reason: str, begun: bool = True) -> None:
-        """A worker has died: what it had waits again, first of all; in halves what two have died of.
-
-        parts: the first is what it was doing, unless it had not begun.
-        """
-        again = list(parts)
-        if begun:
-            victim = again[0]
-            victim.tries += 1
-            if victim.tries >= TRIES:
-                again[:1] = self._halves(victim, reason)
-                self.waiting.extendleft(reversed(again))
-                return
-        log.warning("a worker has died (%s): what it was doing is tried again on another", reason)
-        self.waiting.extendleft(reversed(again))
-
-    def _halves(self, part: Part, reason: str) -> list[Part]:
-        halves = [Part(part.shard, half) for half in split(self.work, self.data, part.indices, reason)]
-        mine = self.parts[part.shard]
-        place = mine.index(part)
-        mine[place : place + 1] = halves
-        return halves
+        if address is None:
+            message, advice = "cannot start Ray here", "try again when the machine is less busy"
+        else:
+            message, advice = f"no Ray cluster at {address}", "start one with: ray start --head"
+        raise HeadcountError(f"{message} ({first_line(error)})", advice=advice) from error

@@ -1,4 +1,4 @@
-"""A model on its way to workers: its structure without weights, and each tensor on its own.
+"""Models on their way to workers: the structure without weights, and each tensor on its own, in a store.
 
 A store that gives arrays back without copying them, as Ray's does, lets all workers of a machine read the same weights.
 """
@@ -19,16 +19,16 @@ from headcount.structure import ALIGNMENT, put_tensor, unsplittable
 
 
 @dataclass(frozen=True)
-class Shipment:
+class StoredModel:
     """References to a model's structure and to its tensors, by name."""
 
-    skeleton: Any
+    structure: Any
     tensors: dict[str, tuple[Any, torch.dtype]]
 
 
 @torch.no_grad()
-def pack(model: nn.Module, put: Callable[[Any], Any], get: Callable[[Any], Any] | None = None) -> Shipment:
-    """Give a model to a store, tensor by tensor; with `get` its own tensors become what the store has of them.
+def store_model(model: nn.Module, put: Callable[[Any], Any], get: Callable[[Any], Any] | None = None) -> StoredModel:
+    """Put a model into a store, tensor by tensor; with `get`, its own tensors become those of the store.
 
     put: takes an object, gives a reference to it. get: takes a reference, gives the object.
     """
@@ -43,26 +43,26 @@ def pack(model: nn.Module, put: Callable[[Any], Any], get: Callable[[Any], Any] 
         tensors[name] = (reference, tensor.dtype)
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
-    return Shipment(put(copy.deepcopy(model, memo)), tensors)
+    return StoredModel(put(copy.deepcopy(model, memo)), tensors)
 
 
-def unpack(shipment: Shipment, get: Callable[[Any], Any]) -> Any:
+def fetch_model(stored: StoredModel, get: Callable[[Any], Any]) -> Any:
     """The model, with its weights as the store gives them."""
-    model = get(shipment.skeleton)
-    arrived: dict[int, Tensor] = {}  # tied weights stay tied
+    model = get(stored.structure)
+    fetched: dict[int, Tensor] = {}  # tied weights stay tied
     for name, tensor in list(_tensors(model)):
-        if id(tensor) not in arrived:
-            reference, dtype = shipment.tensors[name]
+        if id(tensor) not in fetched:
+            reference, dtype = stored.tensors[name]
             data = _tensor(get(reference), dtype).view(tensor.shape)
             is_parameter = isinstance(tensor, nn.Parameter)
-            arrived[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
-            arrived[-id(tensor)] = tensor  # kept alive, so that no other gets its id
-        put_tensor(model, name, arrived[id(tensor)])
+            fetched[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
+            fetched[-id(tensor)] = tensor  # kept alive, so that no other gets its id
+        put_tensor(model, name, fetched[id(tensor)])
     return model
 
 
 def checksum(model: nn.Module) -> int:
-    """Of a model and every bit of its weights.
+    """A hash of a model and every bit of its weights.
 
     >>> model = nn.Linear(2, 2)
     >>> before = checksum(model)
@@ -86,32 +86,13 @@ def _bytes(tensor: Tensor) -> Any:
 
 
 def _tensor(array: Any, dtype: torch.dtype) -> Tensor:
-    """Without a copy, if it lies well."""
+    """Without a copy, if it is aligned as torch needs it."""
     if not array.size:
         return torch.empty(0, dtype=dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it must not be written to: nobody does
         tensor = torch.frombuffer(array, dtype=dtype)
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
-
-
-@dataclass(frozen=True)
-class Job:
-    """The model, the data and the work, by reference: each is fetched once by a worker, not with every shard."""
-
-    model: Shipment
-    data: Any
-    work: Any
-    gpus: float
-
-
-def place(model: Any, gpus: float) -> Any:
-    """Put a model where a worker computes: on its GPU, spread over its GPUs, or where it is."""
-    if gpus <= 1:
-        return model.to("cuda") if gpus else model
-    from accelerate import dispatch_model, infer_auto_device_map
-    from accelerate.utils import get_balanced_memory
-
-    whole = unsplittable(model)
-    room = get_balanced_memory(model, no_split_module_classes=whole)
-    return dispatch_model(model, infer_auto_device_map(model, room, no_split_module_classes=whole))
+            fetched[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
+            fetched[-id(tensor)] = tensor  # kept alive, so that no other gets its id
+        put_tensor(model, name, fetched[id(tensor)])

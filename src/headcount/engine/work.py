@@ -1,4 +1,4 @@
-"""What an engine does: the same work on one shard of the data after another."""
+"""Work, and the engines that do it: the same function on one shard of the data after another, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Examples(Protocol):
 
 
 class Work(Protocol):
-    """A function of a model and some examples, that any worker can do.
+    """A function of a model and some examples that any worker can do.
 
     It gives named arrays: one row for each example, in their order, or sums over the examples.
     """
@@ -47,27 +47,68 @@ class Work(Protocol):
         ...
 
     def fits(self, arrays: Arrays, count: int) -> bool:
-        """Whether arrays from a file can be what this work gives for so many examples."""
+        """Whether arrays from a file can be what this work gives for `count` examples."""
         ...
 
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays: ...
 
 
-def join(work: Work, parts: Sequence[Arrays]) -> Arrays:
-    """The arrays of consecutive examples as those of all of them."""
-    if len(parts) == 1:
-        return parts[0]
-    return {
-        name: np.sum([part[name] for part in parts], axis=0)
-        if work.summed(name)
-        else np.concatenate([part[name] for part in parts])
-        for name in parts[0]
-    }
+class Engine(Protocol):
+    """Does work on shards, anywhere and in any order; the results must not depend on either.
+
+    device: the type of the devices that it computes on; None: of the one that the model is on.
+    """
+
+    device: str | None
+
+    def run(
+        self, work: Work, model: Any, data: Examples, shards: Sequence[Sequence[int]], progress: Progress | None = None
+    ) -> Iterator[tuple[int, Arrays]]:
+        """The number of each shard and its arrays, as soon as it is finished; progress: called with the share done."""
+        ...
 
 
-def is_finite(array: np.ndarray) -> bool:
-    """Whether an array holds numbers with a fraction, none of them infinite or no number at all."""
-    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
+class Local:
+    """One shard after the other, in this process."""
+
+    device: str | None = None
+
+    def run(
+        self, work: Work, model: Any, data: Examples, shards: Sequence[Sequence[int]], progress: Progress | None = None
+    ) -> Iterator[tuple[int, Arrays]]:
+        for number, indices in enumerate(shards):
+            yield number, attempt(work, model, data, indices, _part_of(progress, number, len(shards)))
+            if progress is not None:
+                progress((number + 1) / len(shards))
+
+
+_current: ContextVar[Engine | None] = ContextVar("engine", default=None)
+
+
+@contextmanager
+def using(engine: Engine | None) -> Iterator[Engine | None]:
+    """Let an engine do all sweeps, scores and roles as long as the block lasts; None changes nothing.
+
+    >>> with using(Local()) as engine:
+    ...     current() is engine
+    True
+    """
+    token = _current.set(engine or current())
+    try:
+        yield engine
+    finally:
+        _current.reset(token)
+
+
+def current() -> Engine | None:
+    """The engine that the surrounding block has named, or None."""
+    return _current.get()
+
+
+def device_type(model: Any) -> str:
+    """The type of the devices that the model will run on."""
+    engine = current()
+    return (engine and engine.device) or device_of(model).type
 
 
 def attempt(work: Work, model: Any, data: Examples, indices: Sequence[int], progress: Progress | None = None) -> Arrays:
@@ -88,13 +129,30 @@ def split(work: Work, data: Examples, indices: Sequence[int], reason: str) -> tu
     """Two halves of a shard that did not fit into memory, between two batches if it has more than one."""
     if len(indices) < 2:
         raise HeadcountError(
-            f"one example of {data.lengths[indices[0]]} tokens does not fit into memory ({reason}); "
-            "cut texts with --max-length, or use a machine with more memory"
+            f"one example of {data.lengths[indices[0]]} tokens does not fit into memory ({reason})",
+            advice="cut texts with {max_length}, or use a machine with more memory",
         )
     batches = batches_by_length([data.lengths[index] for index in indices], work.tokens)
     middle = sum(map(len, batches[: len(batches) // 2])) or len(indices) // 2
     log.warning("out of memory on %d examples (%s): trying again with half of them at a time", len(indices), reason)
     return list(indices[:middle]), list(indices[middle:])
+
+
+def join(work: Work, parts: Sequence[Arrays]) -> Arrays:
+    """The arrays of consecutive examples as those of all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: np.sum([part[name] for part in parts], axis=0)
+        if work.summed(name)
+        else np.concatenate([part[name] for part in parts])
+        for name in parts[0]
+    }
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether an array holds floating-point numbers, none of them infinite or nan."""
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -108,82 +166,24 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def overheard() -> Iterator[list[str]]:
-    """What is said in a block, for one who is elsewhere.
+def collected_warnings() -> Iterator[list[str]]:
+    """The warnings that headcount logs in a block, to be repeated in another process.
 
-    >>> with overheard() as said:
+    >>> with collected_warnings() as messages:
     ...     log.warning("out of memory on %d examples", 5)
-    >>> said
+    >>> messages
     ['out of memory on 5 examples']
     """
-    said: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:
-        yield said
+        yield messages
     finally:
         log.removeHandler(handler)
 
 
-class Engine(Protocol):
-    """Does work on shards, anywhere and in any order; what it gives must not depend on where and in which.
-
-    device: the type of the devices that it computes on; None: of the one that the model is on.
-    """
-
-    device: str | None
-
-    def run(
-        self, work: Work, model: Any, data: Examples, shards: Sequence[Sequence[int]], progress: Progress | None = None
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Which shard is finished, and its arrays, as soon as it is; progress: called with the share done."""
-        ...
-
-
-class Local:
-    """One shard after the other, in this process."""
-
-    device: str | None = None
-
-    def run(
-        self, work: Work, model: Any, data: Examples, shards: Sequence[Sequence[int]], progress: Progress | None = None
-    ) -> Iterator[tuple[int, Arrays]]:
-        for number, indices in enumerate(shards):
-            yield number, attempt(work, model, data, indices, part_of(progress, number, len(shards)))
-            if progress is not None:
-                progress((number + 1) / len(shards))
-
-
-_current: ContextVar[Engine | None] = ContextVar("engine", default=None)
-
-
-def current() -> Engine | None:
-    """The engine that the surrounding block has named, or None."""
-    return _current.get()
-
-
-def device_type(model: Any) -> str:
-    """Of the devices that the model will run on."""
-    engine = current()
-    return (engine and engine.device) or device_of(model).type
-
-
-@contextmanager
-def using(engine: Engine | None) -> Iterator[Engine | None]:
-    """Let an engine do all sweeps, scores and roles as long as the block lasts; None changes nothing.
-
-    >>> with using(Local()) as engine:
-    ...     current() is engine
-    True
-    """
-    token = _current.set(engine or _current.get())
-    try:
-        yield engine
-    finally:
-        _current.reset(token)
-
-
-def part_of(progress: Progress | None, number: int, count: int) -> Progress | None:
+def _part_of(progress: Progress | None, number: int, count: int) -> Progress | None:
     """The progress within one of several parts."""
     return None if progress is None else lambda share: progress((number + share) / count)

@@ -19,15 +19,22 @@ COUNT = " tokens"  # after a site's name: over how many tokens its outputs are s
 
 
 def mean_contexts(
-    model: Any, task: Task, tokens: int = TOKENS, *, directory: RunDirectory | None = None, name: str = "means"
+    model: Any,
+    task: Task,
+    tokens: int = TOKENS,
+    *,
+    directory: RunDirectory | None = None,
+    name: str = "means",
+    signature: str = "",
 ) -> dict[str, Tensor]:
     """The mean over all tokens, padding left out, of what enters each site's projection: {site: (heads, head_dim)}
 
     Decoders read the references, so the mean does not depend on any mask.
 
-    tokens: per batch, padding included. directory, name: where finished shards are kept, and under which name.
+    tokens: per batch, padding included. directory, name, signature: as of `over_shards`.
     """
-    sums = over_shards(ContextSums(tokens), model, task, directory=directory, name=name)
+    work = ContextSums(tokens)
+    sums = over_shards(work, model, task, directory=directory, name=name, signature=signature)
     sites = [site for site in sums if f"{site}{COUNT}" in sums]
     return {site: torch.from_numpy(sums[site] / max(float(sums[f"{site}{COUNT}"]), 1.0)).float() for site in sites}
 

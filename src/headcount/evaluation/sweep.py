@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +36,7 @@ from headcount.intervene import masked
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.structure import Anatomy, anatomy, device_of, is_hooked
 from headcount.surgery import refuse_wrapped, remove
-from headcount.tasks import Batch, Task
+from headcount.tasks import Batch, Task, digest
 
 FILLS = ("zero", "mean")
 Fill = Mapping[str, Tensor]  # site -> (heads, head_dim)
@@ -76,7 +75,7 @@ def evaluate(
         that hold several masks. Both bound the memory.
     run: a run directory, in which finished shards are kept; the same call resumes there. Given a path, the directory
         belongs to this evaluation. Given an open `RunDirectory`, several evaluations share it, each under its own
-        `name`, and each resumes by itself.
+        `name`, and each resumes by itself. Shards of another model, data or masks are never taken up.
     engine: does the work; by default the one of the surrounding `using(…)`, else this process.
     progress: called with the share done, from 0 to 1.
     """
@@ -87,12 +86,16 @@ def evaluate(
     with using(engine):
         tokens = tokens or tokens_for(model, device_type(model))
         signature = _signature(model, task, asked, fill, fast, tokens)
+        known = digest(signature)  # kept with every shard
         with open_run(run, signature) as directory:
             filled = None if isinstance(fill, str) else fill
             if fill == "mean":
-                filled = mean_contexts(model, task, tokens, directory=directory, name=f"{name}-means")
+                filled = mean_contexts(model, task, tokens, directory=directory, name=f"{name}-means", signature=known)
             work = Evaluation(asked, tokens, stacked or tokens, fast, filled)
-            arrays = over_shards(work, model, task, masks=len(asked), directory=directory, name=name, progress=progress)
+            arrays = over_shards(
+                work, model, task,
+                masks=len(asked), directory=directory, name=name, signature=known, progress=progress,
+            )  # fmt: skip
     return Outcomes(asked, arrays["values"].swapaxes(0, 1), task.metric, signature, int(arrays["near_ties"]))
 
 
@@ -107,18 +110,12 @@ def _signature(
     model: Any, task: Task, masks: Sequence[Mask], fill: str | Fill, fast: bool, tokens: int
 ) -> dict[str, Any]:
     """All that the outcomes depend on."""
-
-    def digest(content: bytes) -> str:
-        return hashlib.sha256(content).hexdigest()[:16]
-
-    written = ";".join(",".join(sorted(map(str, mask))) for mask in masks)
-    filled: Any = fill
-    if not isinstance(fill, str):
-        filled = {site: digest(fill[site].detach().float().cpu().numpy().tobytes()) for site in sorted(fill)}
+    heads = [sorted(map(str, mask)) for mask in masks]
+    filled = fill if isinstance(fill, str) else {site: digest(fill[site].tolist()) for site in sorted(fill)}
     return {
         "model": model_signature(model),
         "task": task.signature(),
-        "masks": {"count": len(masks), "fingerprint": digest(written.encode())},
+        "masks": {"count": len(masks), "fingerprint": digest(heads)},
         "fill": filled,
         "batches": {"tokens": tokens, "fast": fast},
         "versions": versions(),
