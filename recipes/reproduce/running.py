@@ -15,7 +15,7 @@ import torch
 from recipes.reproduce.experiments import Experiment
 from recipes.reproduce.parts import Part
 
-from headcount.cli.app import app
+from headcount.cli.app import call
 from headcount.errors import HeadcountError
 from headcount.runs import model_signature, read_run
 from headcount.surgery.loading import load
@@ -39,7 +39,7 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
         print(f"{one.name}, {part.title}: headcount {' '.join(command)}", flush=True)
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # tables; the numbers are in run.json
-                app([*command, "--out", str(path)], standalone_mode=False)
+                call([*command, "--out", str(path)])
         except HeadcountError as error:
             print(f"  not done: {error}", flush=True)
             return None

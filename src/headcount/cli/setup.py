@@ -22,8 +22,8 @@ Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
 FillName = Literal["zero", "mean"]
 
 
-class WrongUsage(typer.BadParameter):
-    """A command line that makes no sense: exit code 2, and this sentence alone."""
+class UnknownWord(typer.BadParameter):
+    """A word outside of a closed set; the sentence says which set, so typer does not put the option before it."""
 
     def format_message(self) -> str:
         return self.message
@@ -52,7 +52,7 @@ def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
 
     def parse(word: str) -> str:
         if word not in choices:
-            raise WrongUsage(unknown(name, word, choices))
+            raise UnknownWord(unknown(name, word, choices))
         return word
 
     return parse
@@ -132,7 +132,7 @@ class Setup:
     def load_other(self, data: str, tokenizer: Any, model: Any, target_data: str | None, option: str) -> Any:
         """The same task on other data, whose targets another option names."""
         if target_data is None and self.target_data is not None:
-            raise WrongUsage(f"{data} needs its own targets, as --data has with --target-data; add {option}")
+            raise typer.BadParameter(f"{data} needs its own targets, as --data has with --target-data; add {option}")
         return self._load_task(data, tokenizer, model, target_data)
 
     def _load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
@@ -157,7 +157,7 @@ class Setup:
         if self.engine == "local":
             for name in ENGINE[1:]:
                 if getattr(self, name) != getattr(Setup, name):
-                    raise WrongUsage(f"--{name} is for --engine ray")
+                    raise typer.BadParameter(f"--{name} is for --engine ray")
             yield
             return
         from headcount.engine import using
@@ -229,11 +229,14 @@ def _with_setup(
 def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
     """A closed set (`Literal`) as typer has it, except that a wrong word gets a suggestion."""
     kind, *info = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else (None,)
-    if get_origin(kind) is not Literal:
+    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)  # `Literal[…] | None`
+    choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
+    if not choices:
         return parameter
-    choices, declared = get_args(kind), copy(info[0])
-    declared.parser, declared.metavar = one_of(parameter.name, choices), "|".join(choices)
-    return parameter.replace(annotation=Annotated[str, declared])
+    declared = copy(info[0])
+    declared.parser, declared.metavar = one_of(parameter.name.replace("_", " "), choices), "|".join(choices)
+    plain: Any = Annotated[(str | None) if kind is not kinds[0] else str, declared]
+    return parameter.replace(annotation=plain)
 
 
 def _typed(context: Any) -> list[str]:
