@@ -22,40 +22,9 @@ Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
 FillName = Literal["zero", "mean"]
 
 
-class UnknownWord(typer.BadParameter):
-    """A word outside of a closed set; the sentence says which set, so typer does not put the option before it."""
-
-    def format_message(self) -> str:
-        return self.message
-
-
 def option(*names: str, panel: str | None = None, **settings: Any) -> Any:
     """An option, in a panel of the help."""
     return typer.Option(*names, rich_help_panel=panel, **settings)
-
-
-def listed(text: str | None) -> list[str] | None:
-    """What stands between the commas.
-
-    >>> listed("encoder, cross")
-    ['encoder', 'cross']
-    """
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
-    """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
-
-    >>> one_of("mode", ("each", "all-but-one"))("each")
-    'each'
-    """
-
-    def parse(word: str) -> str:
-        if word not in choices:
-            raise UnknownWord(unknown(name, word, choices))
-        return word
-
-    return parse
 
 
 def _device(name: str) -> str:
@@ -239,6 +208,28 @@ def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=plain)
 
 
+def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
+    """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
+
+    >>> one_of("mode", ("each", "all-but-one"))("each")
+    'each'
+    """
+
+    def parse(word: str) -> str:
+        if word not in choices:
+            raise UnknownWord(unknown(name, word, choices))
+        return word
+
+    return parse
+
+
+class UnknownWord(typer.BadParameter):
+    """A word outside of a closed set; the sentence says which set, so typer does not put the option before it."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
 def _typed(context: Any) -> list[str]:
     """The command line that gives these values, whoever calls: what differs from the defaults, arguments first."""
     arguments, options = [context.info_name], list[str]()
@@ -266,6 +257,15 @@ def _mention_report(setup: Setup) -> None:
     if setup.out is not None and not setup.as_json and (Path(setup.out) / "run.json").is_file():
         line = f"A page about this run: headcount report {quote(setup.out)}"
         messages.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def listed(text: str | None) -> list[str] | None:
+    """What stands between the commas.
+
+    >>> listed("encoder, cross")
+    ['encoder', 'cross']
+    """
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _column(name: str | None) -> str | int | None:
