@@ -198,8 +198,9 @@ def test_the_rules_were_applied_to_something():
     assert {"headcount", "headcount.heads", "headcount.structure"} <= {name_of(file) for file in FILES}
 
 
-def test_importing_headcount_is_light():
-    code = "import headcount, sys; print(*sorted(name for name in sys.modules if '.' not in name))"
+@pytest.mark.parametrize("package", ["headcount", "headcount.cli"])
+def test_importing_headcount_is_light(package):
+    code = f"import {package}, sys; print(*sorted(name for name in sys.modules if '.' not in name))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "headcount" in loaded
     assert not HEAVY & set(loaded)

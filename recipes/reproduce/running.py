@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from recipes.reproduce.experiments import Experiment, Part
 
-from headcount.cli.app import app
+from headcount.cli.app import call
 from headcount.errors import HeadcountError
 from headcount.runs import model_signature, read_run
 from headcount.surgery import load
@@ -65,8 +65,8 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
         begun = time.monotonic()
         print(f"{one.name}, {part.title}: headcount {' '.join(command)}", flush=True)
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # the numbers are in run.json
-                app([*command, "--out", str(path)], standalone_mode=False)
+            with contextlib.redirect_stdout(io.StringIO()):  # tables; the numbers are in run.json
+                call([*command, "--out", str(path)])
         except HeadcountError as error:
             print(f"  failed: {error}", flush=True)
             return None

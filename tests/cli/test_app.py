@@ -1,21 +1,20 @@
 """The program as a whole: help, version, exit codes, and the words of its refusals."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from typing import get_args, get_type_hints
+from typing import Annotated, Literal, get_args, get_type_hints
 
 import pytest
+import typer
 
 import headcount as library
 from headcount.cli.app import COMMANDS, call
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.loading import DTYPES
-from headcount.cli.setup import FillName, Precision, Setup
+from headcount.cli.setup import FillName, Precision, Setup, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
@@ -43,17 +42,17 @@ def test_help_lists_the_commands_in_order_with_a_line_each(headcount):
     assert all(about[0].isupper() for _, about in listed)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_help_has_examples_that_parse(headcount, monkeypatch, tmp_path, command):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_examples_that_parse(headcount, monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
-    answer = headcount(command, "--help")
+    answer = headcount(name, "--help")
     assert answer.code == 0
     text = answer.out.partition("╭")[0]  # above the options
     examples = [" ".join(example.split()) for example in re.split(r"\n *\n", text.partition("Examples:")[2])]
     examples = [example for example in examples if example]
     assert examples
     for example in examples:
-        assert example.startswith(f"headcount {command}")
+        assert example.startswith(f"headcount {name}")
         monkeypatch.setattr("headcount.cli.console.quiet", stop)  # what most commands enter first, after their options
         with pytest.raises((Reached, HeadcountError)):  # `report` refuses runs that are not there
             call(example.split()[1:])
@@ -144,3 +143,17 @@ def test_a_process_of_its_own(tmp_path):
     assert (answer.returncode, answer.stdout) == (1, "")
     assert answer.stderr.startswith(f"headcount: {tmp_path}/config.json is not valid JSON")
     assert answer.stderr.count("\n") == 1
+
+
+def test_a_closed_set_that_may_be_left_out_suggests_too():
+    def choose(weights: Annotated[Literal["all", "none"] | None, typer.Option("--weights")] = None) -> None:
+        chosen.append(weights)
+
+    chosen: list[str | None] = []
+    app = typer.Typer()
+    command(app, "choose")(choose)
+    for words in ([], ["--weights", "none"]):
+        app(words, standalone_mode=False)
+    with pytest.raises(typer.BadParameter, match="did you mean 'all'"):
+        app(["--weights", "al"], standalone_mode=False)
+    assert chosen == [None, "none"]

@@ -17,7 +17,8 @@ def test_it_removes_and_saves(headcount, directories, tmp_path):
     answer = headcount("remove", directories / "bert", "--heads", ",".join(HEADS), "--out", tmp_path / "smaller")
     assert answer.code == 0
     assert answer.err == ""
-    assert "Removed 3 heads, 9 left; 18,387 parameters before, 16,605 after (-9.7%)." in answer.out
+    for fact in ("Removed 3 heads", "9 left", "18,387", "16,605", "-9.7%"):
+        assert fact in answer.out
     assert f"headcount.load('{tmp_path / 'smaller'}')" in answer.out.replace("\n", "")
     model = zoo.build("bert", "BertForSequenceClassification")
     expected = run(zeroed(model, "bert", HEADS), zoo.inputs("bert"))
@@ -40,7 +41,9 @@ def test_a_pruned_directory_is_cut_further(headcount, directories, tmp_path):
     assert left == ["encoder.0.0", "encoder.0.2"]
     answer = headcount("remove", directories / "pruned", "--heads", "encoder.0.1", "--out", tmp_path / "b")
     assert answer.code == 1
-    assert answer.err == "headcount: head encoder.0.1 has already been removed; encoder.0 has 0, 2-3 left\n"
+    assert "encoder.0.1" in answer.err
+    assert "0, 2-3" in answer.err  # those that are left
+    assert len(answer.err.splitlines()) == 1
     assert not (tmp_path / "b").exists()
 
 
@@ -67,20 +70,20 @@ def test_an_earlier_model_is_kept_unless_told_otherwise(headcount, directories, 
 
 def test_what_cannot_be_done_is_one_sentence(headcount, directories, tmp_path):
     cases = {
-        "encoder.9.9": "there is no head encoder.9.9: encoder layers are 0-2",
-        "decoder.0.0": "this model has no 'decoder' attention; its kinds are encoder",
-        "encoder.0.0,encoder.0.0": "head encoder.0.0 is named twice; name each head once",
-        "3.5": "'3.5' is not a head; write kind.layer.index",
+        "encoder.9.9": ("encoder.9.9", "0-2"),
+        "decoder.0.0": ("'decoder'", "encoder"),
+        "encoder.0.0,encoder.0.0": ("encoder.0.0", "twice"),
+        "3.5": ("'3.5'", "kind.layer.index"),
     }
-    for heads, says in cases.items():
+    for heads, facts in cases.items():
         answer = headcount("remove", directories / "bert", "--heads", heads, "--out", tmp_path / "smaller")
         assert answer.code == 1
         assert answer.out == ""
-        assert says in answer.err
+        assert [fact for fact in facts if fact not in answer.err] == []
         assert len(answer.err.splitlines()) == 1
     missing = headcount("remove", tmp_path / "nothing", "--heads", "encoder.0.0", "--out", tmp_path / "smaller")
     assert missing.code == 1
-    assert "is not a directory; give the directory of a saved model" in missing.err
+    assert str(tmp_path / "nothing") in missing.err
     assert not (tmp_path / "smaller").exists()
 
 

@@ -45,10 +45,10 @@ def answer(result):
     return json.loads(result.out)
 
 
-def refused(result, words):
+def assert_refused(result, fact):
     assert (result.code, result.out) == (1, "")
-    assert "Traceback" not in result.err
-    return words in " ".join(result.err.split())
+    assert result.err.splitlines()[-1].startswith("headcount: ")
+    assert fact in result.err.splitlines()[-1]
 
 
 def test_roles(headcount, place, tmp_path):
@@ -69,7 +69,7 @@ def test_roles(headcount, place, tmp_path):
     assert table.code == 0
     assert "obj head->dependent" in table.out
     assert "Heads with a role: 6" in table.out
-    assert "gives no attention maps" in table.err
+    assert "attention" in table.err
     assert answer(headcount(*ask, "--relations", "dobj", "--syntactic", "1", "--json"))["heads"][3]["role"] == "idle"
 
 
@@ -81,18 +81,18 @@ def test_roles_of_a_translator_in_raw_text(headcount, place):
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "fact"),
     [
-        (("--data", "odd.conllu"), "odd.conllu, sentence 1"),
-        (("--data", "missing.conllu"), "cannot read"),
+        (("--data", "odd.conllu"), "sentence 1"),
+        (("--data", "missing.conllu"), "missing.conllu"),
         (("--data", "some.conllu", "--relations", "nsubject"), "'nsubject'"),
-        (("--data", "some.conllu", "--idle", "50"), "idle"),
-        (("--data", "plain.txt", "--parser", "no_such_model"), "CoNLL-U file"),
+        (("--data", "some.conllu", "--idle", "50"), "50.0"),
+        (("--data", "plain.txt", "--parser", "no_such_model"), "CoNLL-U"),
     ],
 )
-def test_roles_refusals(headcount, place, monkeypatch, more, words):
+def test_roles_refusals(headcount, place, monkeypatch, more, fact):
     monkeypatch.chdir(place)
-    assert refused(headcount("roles", "planted", *more), words)
+    assert_refused(headcount("roles", "planted", *more), fact)
 
 
 def test_roles_without_data_is_wrong_usage(headcount, place):

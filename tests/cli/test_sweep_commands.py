@@ -109,8 +109,9 @@ def test_a_run_is_kept_continued_and_not_mixed_up(headcount, classifier, tmp_pat
     assert json.loads(headcount(*arguments).out) == first
     other = headcount(*arguments, "--limit", "10")
     assert other.code == 1
-    assert "tasks[0]." in other.err  # what differs
-    assert "Traceback" not in other.err
+    assert str(tmp_path / "run") in other.err
+    assert "--out" in other.err
+    assert json.loads(headcount(*arguments).out) == first
 
 
 def test_translation_from_aligned_files(headcount, translator):
@@ -134,11 +135,11 @@ def test_a_language_model_is_guessed_from_its_class(headcount, tmp_path):
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--layers", "7"], "there is no layer 7"),
-        (["--kind", "cross"], "unknown attention kind 'cross'"),
+        (["--layers", "7"], "layer 7"),
+        (["--kind", "cross"], "'cross'"),
         (["--metric", "acuracy"], "did you mean 'accuracy'"),
         (["--text", "words"], "words"),
-        (["--task", "translation"], "does not translate"),
+        (["--task", "translation"], "BertForSequenceClassification"),
     ],
 )
 def test_what_the_model_or_the_data_cannot_do_is_one_sentence(headcount, classifier, extra, message):
@@ -183,14 +184,14 @@ def test_a_model_without_tokenizer_says_so(headcount, tmp_path, classifier):
     save(bert(), tmp_path / "model")
     answer = headcount("evaluate", tmp_path / "model", "--data", classifier / "dev.tsv")
     assert answer.code == 1
-    assert "has no usable tokenizer" in answer.err
+    assert f"{tmp_path / 'model'} has no usable tokenizer" in answer.err
 
 
 @pytest.mark.parametrize("extra", [["--layers", "1-0"], ["--layers", ""], ["--kind", ""]])
 def test_an_empty_choice_of_heads_is_refused(headcount, classifier, extra):
     answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", *extra)
     assert answer.code == 1
-    assert "no heads are chosen" in answer.err
+    assert "no heads" in answer.err
 
 
 def test_a_refused_run_directory_is_left_as_it_was(headcount, classifier, tmp_path):
@@ -203,18 +204,20 @@ def test_a_refused_run_directory_is_left_as_it_was(headcount, classifier, tmp_pa
 
 def test_labels_that_are_names_need_to_be_the_models(headcount, classifier, tmp_path):
     (tmp_path / "names.tsv").write_text("a film\tfresh\na dull film\trotten\n")
-    answer = headcount("evaluate", classifier / "model", "--data", tmp_path / "names.tsv")
+    answer = headcount("evaluate", classifier / "model", "--data", tmp_path / "names.tsv", "--text", 0, "--label", 1)
     assert answer.code == 1
-    assert "which is which is unknown" in answer.err
+    assert "fresh, rotten" in answer.err
+    assert "label2id" in answer.err
 
 
 def test_a_directory_as_data_and_too_short_a_length_are_refused(headcount, classifier):
     directory = headcount("evaluate", classifier / "model", "--data", classifier)
     assert directory.code == 1
-    assert "is a directory; name one file in it" in directory.err
+    assert f"{classifier} is a directory" in directory.err
     short = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--max-length", "1")
     assert short.code == 1
-    assert "leaves no room for text" in short.err
+    assert "1" in short.err.splitlines()[-1]
+    assert "max" in short.err.splitlines()[-1]
 
 
 def test_ray_gives_what_this_process_gives(headcount, classifier, tmp_path):

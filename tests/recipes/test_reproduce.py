@@ -104,7 +104,7 @@ def test_nothing_finished_is_computed_again(written, monkeypatch):
     out, asked = written
     before = (out / "docs" / "results.md").read_bytes()
     (out / "docs" / "results.md").unlink()
-    monkeypatch.setattr(running, "app", None)
+    monkeypatch.setattr(running, "call", None)
     main(asked)
     assert (out / "docs" / "results.md").read_bytes() == before
 

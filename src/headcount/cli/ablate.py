@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.setup import Data, Fill, Setup, WrongUsage, command, listed, option
+from headcount.cli.setup import Data, Fill, Setup, command, listed, option
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +44,7 @@ def ablate(
     from headcount.cli.loading import run_of
 
     if select_data is not None and mode == "each":
-        raise WrongUsage("--select-data is for --mode all-but-one")
+        raise typer.BadParameter("--select-data is for --mode all-but-one")
     chosen: Any = {"kinds": listed(kind), "layers": _layers(layers), "fill": fill}
     tested: Any = {"alpha": alpha, "resamples": resamples}
     model, tokenizer = setup.load_model()
@@ -75,7 +75,7 @@ def _layers(text: str | None) -> list[int] | None:
     for part in listed(text) or []:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise WrongUsage(f"--layers {text}: {part!r} is neither a layer nor a range; write 0,3-5")
+            raise typer.BadParameter(f"--layers {text}: {part!r} is neither a layer nor a range; write 0,3-5")
         numbers.extend(range(int(first), int(last or first) + 1))
     return numbers
 

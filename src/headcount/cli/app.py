@@ -10,7 +10,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headcount.cli.setup import WrongUsage
 from headcount.errors import HeadcountError, unknown
 
 # In the order of `headcount --help`. Each is a module beside this one, with a function `register(app)`.
@@ -46,7 +45,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            raise WrongUsage(unknown("command", cmd_name, COMMANDS), ctx)
+            raise typer.BadParameter(unknown("command", cmd_name, COMMANDS), ctx)
         alone = typer.Typer(**SETTINGS)
         importlib.import_module(f"headcount.cli.{cmd_name}").register(alone)
         return typer.main.get_command(alone)

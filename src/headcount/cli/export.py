@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Overwrite, Setup, WrongUsage, command, option
+from headcount.cli.setup import Overwrite, Setup, command, option
 
 EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
@@ -44,7 +44,7 @@ def export(
 
     target = file or setup.out
     if target is None:
-        raise WrongUsage("the file to write is missing: headcount export MODEL FILE.onnx")
+        raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
     require_onnx()
     refuse_target(Path(target), overwrite)
     model = load_weights(setup.model, "cpu", "float32")

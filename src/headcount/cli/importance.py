@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.setup import Setup, WrongUsage, command, option
+from headcount.cli.setup import Setup, command, option
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["gradient", "fisher", "oracle", "confidence", "relevance", "random"]
@@ -52,9 +52,9 @@ def importance(
 def method_options(method: str, per: str, seed: int, exclude: str = "end") -> dict[str, Any]:
     """The options of the command line that this method takes."""
     if per != "example" and method != "gradient":
-        raise WrongUsage(f"--per {per} is for --method gradient")
+        raise typer.BadParameter(f"--per {per} is for --method gradient")
     if exclude != "end" and method != "confidence":
-        raise WrongUsage(f"--exclude {exclude} is for --method confidence")
+        raise typer.BadParameter(f"--exclude {exclude} is for --method confidence")
     options: dict[str, dict[str, Any]] = {
         "gradient": {"per": per}, "random": {"seed": seed}, "confidence": {"exclude": exclude},
     }  # fmt: skip

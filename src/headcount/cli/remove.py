@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from headcount.cli.setup import AsJson, Model, Overwrite, WrongUsage, command, listed, option
+from headcount.cli.setup import AsJson, Model, Overwrite, command, listed, option
 
 Saved = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -40,7 +40,7 @@ def remove(
     from headcount.surgery import fetch
 
     if not listed(heads):
-        raise WrongUsage("--heads is empty; write for example --heads encoder.3.5,encoder.4.0")
+        raise typer.BadParameter("--heads is empty; write for example --heads encoder.3.5,encoder.4.0")
     if Path(out).exists() and any(Path(out).iterdir() if Path(out).is_dir() else [out]) and not overwrite:
         raise HeadcountError(f"{out} already exists", advice="choose another {out}, or replace it with {overwrite}")
     with quiet():

@@ -22,40 +22,9 @@ Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
 FillName = Literal["zero", "mean"]
 
 
-class WrongUsage(typer.BadParameter):
-    """A command line that makes no sense: exit code 2, and this sentence alone."""
-
-    def format_message(self) -> str:
-        return self.message
-
-
 def option(*names: str, panel: str | None = None, **settings: Any) -> Any:
     """An option, in a panel of the help."""
     return typer.Option(*names, rich_help_panel=panel, **settings)
-
-
-def listed(text: str | None) -> list[str] | None:
-    """What stands between the commas.
-
-    >>> listed("encoder, cross")
-    ['encoder', 'cross']
-    """
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
-    """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
-
-    >>> one_of("mode", ("each", "all-but-one"))("each")
-    'each'
-    """
-
-    def parse(word: str) -> str:
-        if word not in choices:
-            raise WrongUsage(unknown(name, word, choices))
-        return word
-
-    return parse
 
 
 def _device(name: str) -> str:
@@ -132,7 +101,7 @@ class Setup:
     def load_other(self, data: str, tokenizer: Any, model: Any, target_data: str | None, option: str) -> Any:
         """The same task on other data, whose targets another option names."""
         if target_data is None and self.target_data is not None:
-            raise WrongUsage(f"{data} needs its own targets, as --data has with --target-data; add {option}")
+            raise typer.BadParameter(f"{data} needs its own targets, as --data has with --target-data; add {option}")
         return self._load_task(data, tokenizer, model, target_data)
 
     def _load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
@@ -157,7 +126,7 @@ class Setup:
         if self.engine == "local":
             for name in ENGINE[1:]:
                 if getattr(self, name) != getattr(Setup, name):
-                    raise WrongUsage(f"--{name} is for --engine ray")
+                    raise typer.BadParameter(f"--{name} is for --engine ray")
             yield
             return
         from headcount.engine import using
@@ -229,11 +198,36 @@ def _with_setup(
 def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
     """A closed set (`Literal`) as typer has it, except that a wrong word gets a suggestion."""
     kind, *info = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else (None,)
-    if get_origin(kind) is not Literal:
+    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)  # `Literal[…] | None`
+    choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
+    if not choices:
         return parameter
-    choices, declared = get_args(kind), copy(info[0])
-    declared.parser, declared.metavar = one_of(parameter.name, choices), "|".join(choices)
-    return parameter.replace(annotation=Annotated[str, declared])
+    declared = copy(info[0])
+    declared.parser, declared.metavar = one_of(parameter.name.replace("_", " "), choices), "|".join(choices)
+    plain: Any = Annotated[(str | None) if kind is not kinds[0] else str, declared]
+    return parameter.replace(annotation=plain)
+
+
+def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
+    """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
+
+    >>> one_of("mode", ("each", "all-but-one"))("each")
+    'each'
+    """
+
+    def parse(word: str) -> str:
+        if word not in choices:
+            raise UnknownWord(unknown(name, word, choices))
+        return word
+
+    return parse
+
+
+class UnknownWord(typer.BadParameter):
+    """A word outside of a closed set; the sentence says which set, so typer does not put the option before it."""
+
+    def format_message(self) -> str:
+        return self.message
 
 
 def _typed(context: Any) -> list[str]:
@@ -263,6 +257,15 @@ def _mention_report(setup: Setup) -> None:
     if setup.out is not None and not setup.as_json and (Path(setup.out) / "run.json").is_file():
         line = f"A page about this run: headcount report {quote(setup.out)}"
         messages.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def listed(text: str | None) -> list[str] | None:
+    """What stands between the commas.
+
+    >>> listed("encoder, cross")
+    ['encoder', 'cross']
+    """
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _column(name: str | None) -> str | int | None:

@@ -14,6 +14,7 @@ from headcount.engine.shards import Assignment, ShardQueue
 from headcount.engine.transfer import StoredModel, checksum, fetch_model, store_model
 from headcount.engine.work import Arrays, Examples, Progress, Work, attempt, collected_warnings, log
 from headcount.errors import HeadcountError, first_line
+from headcount.structure import unsplittable
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
 try:
@@ -141,7 +142,7 @@ def move_to_gpus(model: Any, gpus: float) -> Any:
     from accelerate import dispatch_model, infer_auto_device_map
     from accelerate.utils import get_balanced_memory
 
-    whole = list(getattr(model, "_no_split_modules", None) or [])
+    whole = unsplittable(model)
     room = get_balanced_memory(model, no_split_module_classes=whole)
     return dispatch_model(model, infer_auto_device_map(model, room, no_split_module_classes=whole))
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.structure import ALIGNMENT, put_tensor, unsplittable
+from headcount.structure import ALIGNMENT, put_tensor
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,3 @@ def _tensor(array: Any, dtype: torch.dtype) -> Tensor:
         warnings.simplefilter("ignore")  # that it must not be written to: nobody does
         tensor = torch.frombuffer(array, dtype=dtype)
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
-            fetched[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if is_parameter else data
-            fetched[-id(tensor)] = tensor  # kept alive, so that no other gets its id
-        put_tensor(model, name, fetched[id(tensor)])
