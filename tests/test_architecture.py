@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import headcount
+from toy_jobs import JOBS
+from walks import files_crossed
 
 # A module imports only from what stands above it, and from its own package.
 ORDER = (
@@ -342,3 +344,20 @@ def test_the_asking_rule_complains_when_it_should():
 )
 def test_the_place_rule_complains_when_it_should(line, complains):
     assert bool(place_complaints(line, "made-up")) is complains
+
+
+def test_the_walks_in_the_documentation_are_the_files_that_run(repository):
+    """Both walks of docs/architecture.md, traced on a tiny classifier: no file is missing, none is made up."""
+    build, make = JOBS["classifier"]
+    model, (train, dev, test) = build(), (make(start, 24) for start in (0, 1, 2))
+    page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    calls = {
+        "prune": (40, lambda: headcount.prune(model, train, dev, test, max_drop=50)),
+        "ablate": (25, lambda: headcount.ablate_each(model, dev)),
+    }
+    for name, (most, call) in calls.items():
+        headcount.__getattr__({"prune": "prune", "ablate": "ablate_each"}[name])  # import before tracing
+        _, _, section = page.partition(f"## A walk through `{name}`")
+        told = re.findall(r"[\w/]+\.py", section.split("```")[1])
+        assert len(told) == len(set(told)) <= most
+        assert set(told) == set(files_crossed(call))

@@ -14,6 +14,7 @@ from headcount.errors import HeadcountError
 from headcount.pruning.curve import Point, make_point
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.selection import counts
+from headcount.pruning.settings import Pruning
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
 
@@ -30,6 +31,19 @@ def choose_cut(search: CutSearch, select_task: Task) -> Chosen:
     if search.settings.is_sized:
         return _cut_to_size(search, select_task, base)
     return _cut_within_drop(search, select_task, base)
+
+
+def cut_sizes(settings: Pruning, total: int) -> list[int]:
+    """How many of `total` removable heads each cut removes that a search tries, or makes on the way to a given number.
+
+    >>> cut_sizes(Pruning(max_drop=1, step=0.25), 72), cut_sizes(Pruning(heads=20, method="search"), 72)
+    ([18, 36, 54, 72], [7, 14, 20])
+    """
+    if settings.heads is None:
+        return counts(total, settings.step)[1:]
+    number = settings.head_count(total)
+    on_the_way = counts(total, COARSE)[1:] if settings.reestimates else []
+    return [*(size for size in on_the_way if size < number), number]
 
 
 def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
@@ -52,7 +66,7 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
         drop, error = measure(cut)
         return not drop + settings.caution * error <= budget.allowed
 
-    for cut in search.cuts(counts(search.total, settings.step)[1:]):
+    for cut in search.cuts(cut_sizes(settings, search.total)):
         found.append(search.without(cut.removed))  # made again if it is chosen: not all of them fit into memory
         drop, error = measure(cut)
         drops.append(drop)
@@ -79,11 +93,10 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
 
 def _cut_to_number(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
     """The cut of a given number of heads."""
-    number = search.settings.head_count(search.total)
-    on_the_way = counts(search.total, COARSE)[1:] if search.settings.reestimates else []
-    made = deque(search.cuts([*(n for n in on_the_way if n < number), number]), maxlen=1)
+    sizes = cut_sizes(search.settings, search.total)
+    made = deque(search.cuts(sizes), maxlen=1)
     if not made:
-        raise HeadcountError(f"{number} heads are too few to remove equally many from every layer")
+        raise HeadcountError(f"{sizes[-1]} heads are too few to remove equally many from every layer")
     return made[0], (_point(search, select_task, base, made[0]),)
 
 
@@ -91,7 +104,7 @@ def _cut_to_size(search: CutSearch, select_task: Task, base: np.ndarray) -> Chos
     """The smallest cut that saves enough parameters or time."""
     _refuse_impossible(search, select_task)
     before, found = search.whole, None
-    for cut in search.cuts(counts(search.total, search.settings.step)[1:]):
+    for cut in search.cuts(cut_sizes(search.settings, search.total)):
         if _is_enough(search, select_task, cut.model):
             found = search.without(cut.removed)
             break

@@ -8,8 +8,8 @@ import torch
 
 from headcount.bench import seconds_per_token
 from headcount.pruning.calibration import CALIBRATION_TOKENS
-from headcount.pruning.cut_size import COARSE
-from headcount.pruning.selection import counts, removable
+from headcount.pruning.cut_size import cut_sizes
+from headcount.pruning.selection import removable
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import refuse_headless, split_data
 from headcount.scoring import head_gradients
@@ -25,20 +25,17 @@ def forecast(
     data = split_data(score_task, select_task, test_task, settings)
     found = anatomy(model)
     total = len(removable(found.heads_of(settings.kinds), settings.keep_at_least))
-    numbers = counts(total, settings.step if settings.heads is None else COARSE)[1:]
-    if settings.heads is not None:
-        number = settings.head_count(total)
-        numbers = [*(n for n in numbers if n < number and settings.reestimates), number]
+    tried = len(cut_sizes(settings, total))
     forward, backward, evaluation = _costs(model, data.score, data.select)
     score, select, test = (sum(task.lengths) for task in (data.score, data.select, data.test))  # tokens
     calibration = min(CALIBRATION_TOKENS, score) if settings.compensation == "refit" else 0
-    scored = len(numbers) - 1 if settings.reestimates else 0  # times, after the first
-    evaluated = len(numbers) if settings.heads is None else 1
+    scored_again = tried - 1 if settings.reestimates else 0  # times
+    evaluated = tried if settings.heads is None else 1
     steps = [
         (f"score {len(found.heads)} heads on {len(data.score):,} examples", backward * score),
         (
-            f"try up to {len(numbers)} cuts ({settings.method}, compensation {settings.compensation})",
-            scored * backward * score + len(numbers) * 2 * forward * calibration,
+            f"try up to {tried} cuts ({settings.method}, compensation {settings.compensation})",
+            scored_again * backward * score + tried * 2 * forward * calibration,
         ),
         (f"evaluate them on {len(data.select):,} examples", evaluated * evaluation * select),
     ]
