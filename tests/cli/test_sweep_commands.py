@@ -143,7 +143,7 @@ def test_a_language_model_is_guessed_from_its_class(headcount, tmp_path):
         (["--device", "tpu"], "unknown device 'tpu'"),
         (["--dtype", "float33"], "did you mean 'float32'"),
         (["--text", "words"], "words"),
-        (["--task", "translation"], "does not translate"),
+        (["--task", "translation"], "BertForSequenceClassification"),
         (["--select-data", "x.tsv"], "needs --mode all-but-one"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_model_without_tokenizer_says_so(headcount, tmp_path, classifier):
 def test_an_empty_choice_of_heads_is_refused(headcount, classifier, extra):
     answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", *extra)
     assert answer.code == 1
-    assert "no heads are chosen" in answer.err
+    assert "no heads" in answer.err
 
 
 def test_a_refused_run_directory_is_left_as_it_was(headcount, classifier, tmp_path):
@@ -190,7 +190,7 @@ def test_labels_that_are_names_need_to_be_the_models(headcount, classifier, tmp_
     (tmp_path / "names.tsv").write_text("a film\tfresh\na dull film\trotten\n")
     answer = headcount("evaluate", classifier / "model", "--data", tmp_path / "names.tsv")
     assert answer.code == 1
-    assert "which is which is unknown" in answer.err
+    assert "label2id" in answer.err
 
 
 def test_a_directory_as_data_and_too_short_a_length_are_refused(headcount, classifier):
