@@ -84,7 +84,9 @@ def refuse_one_class(task: Task) -> None:
     """Refuse examples of a single class: they do not show what tells the classes apart."""
     labels = getattr(task, "labels", None)
     if task.signature().get("task") == "classification" and labels is not None and len(set(labels)) < 2:
-        raise BadData(f"all {len(labels)} examples have label {labels[0]}; scores need examples of more than one class")
+        raise BadData(
+            f"all {len(labels)} examples have the label {labels[0]}; scores need examples of more than one class"
+        )
 
 
 def random_order(model: nn.Module, task: Any = None, *, seed: int = 0) -> np.ndarray:
