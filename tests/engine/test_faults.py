@@ -18,7 +18,7 @@ import pytest
 from headcount import Classification, anatomy, importance
 from headcount.engine import shards
 from headcount.errors import RunConflict
-from headcount.evaluation.sweep import evaluate
+from headcount.evaluation import evaluate
 from headcount.runs import read_run
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert

@@ -13,7 +13,7 @@ from headcount.engine import shards
 from headcount.engine.shards import over_shards
 from headcount.engine.work import Local, collected_warnings, using
 from headcount.errors import BadData
-from headcount.evaluation.sweep import evaluate
+from headcount.evaluation import evaluate
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert, marian
 

@@ -61,8 +61,9 @@ def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, mo
     assert np.array_equal(resumed.values, evaluate(model, task, masks(model), tokens=32).values)
 
 
-def test_evaluations_of_one_run_resume_under_their_own_names(task, tmp_path, small_shards, monkeypatch):
+def test_evaluations_of_one_run_resume_under_their_own_names(task, tmp_path, monkeypatch):
     """Two evaluations in one open directory, interrupted in the second; and a third, by mistake under the same name."""
+    monkeypatch.setattr(shards_module, "WORK", 1.0)  # a batch is a shard
     model = bert()
     first, second = [(), ["encoder.0.0"]], [(), ["encoder.1.1"]]
     calls = []
@@ -83,7 +84,7 @@ def test_evaluations_of_one_run_resume_under_their_own_names(task, tmp_path, sma
     monkeypatch.setattr(Evaluation, "__call__", counted)
     with pytest.raises(KeyboardInterrupt):
         both()
-    calls[:] = [None] * (total + 2)
+    calls[:] = [None] * (total + 2)  # past the interruption
     resumed = both()
     assert len(calls) == total + 2 + total - 1  # all shards of the second but the one that was finished
     for outcomes, masks in zip(resumed, (first, second), strict=True):
