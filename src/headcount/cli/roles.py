@@ -26,9 +26,7 @@ def roles(
     syntactic: Annotated[float, option("--syntactic", help="Accuracy above that of the usual position.")] = 0.1,
     rare: Annotated[float, option("--rare", help="Share of tokens whose focus is the rarest token.")] = 0.5,
     idle: Annotated[float, option("--idle", help="Mean weight on the first token, or on separators.")] = 0.5,
-    frequent: Annotated[
-        int, option("--frequent", help="The most frequent tokens, as many as this, are not rare.")
-    ] = 500,
+    frequent: Annotated[int, option("--frequent", help="How many of the most frequent tokens are never rare.")] = 500,
 ) -> None:
     """Find positional, syntactic and rare-word heads (V19, section 5), and idle ones.
 
