@@ -167,7 +167,7 @@ def training_readers() -> list[Reader]:
         Dynamics((told, told), task.metric).to_json() if told is not None else None
 
     return [
-        Reader("checkpoint", (_named("checkpoint", trained),), [seeds.written(train)], 3),
+        Reader("training", (_named("training", trained),), [seeds.written(train)], 3),
         Reader("gates", (_named("gates", gated),), [seeds.written(gate)], 3),
         Reader("track", (_named("track", tracked),), seeds.checkpoints(heads, SIGNATURE), 2, r".*\.shard"),
         Reader("sweep", (_named("sweep", swept),), [seeds.written(swept)], 1, r".*\.shard|run\.json"),
