@@ -35,7 +35,7 @@ from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer
 from headcount.tasks.translation import Translation
-from headcount.training import Checkpoint
+from headcount.training import Checkpointer
 
 SIGNATURE = {"model": {"name": "m"}, "tasks": [{"n": 6}]}
 
@@ -142,13 +142,13 @@ def training_readers() -> list[Reader]:
     optimizer.step()  # so that it remembers something
 
     def trained(given: Path) -> None:
-        checkpoint = Checkpoint(given, signature=SIGNATURE)
+        checkpoint = Checkpointer(given, signature=SIGNATURE)
         if checkpoint.read(lambda state: [float(score) for score in state["scores"]]):
             checkpoint.restore(model, optimizer)
 
     def train(folder: Path) -> None:
         best = {name: tensor + 1 for name, tensor in model.state_dict().items()}
-        Checkpoint(folder, signature=SIGNATURE).keep({"scores": [0.5]}, model, optimizer, copies={"best": best})
+        Checkpointer(folder, signature=SIGNATURE).keep({"scores": [0.5]}, model, optimizer, copies={"best": best})
 
     def gated(given: Path) -> GatePath:
         return GatePath(model, task, heads, Gating(epochs=3, lr=1e-9), [(0.1, None)], given)

@@ -98,20 +98,17 @@ class Gated:
 
     def to_json(self) -> dict[str, Any]:
         """What `headcount gates --json` prints, without the path."""
-        last = self.stages[-1]
+        found = anatomy(self.model)
         return {
             **self.metric.facts(),
             "n": self.test_n,
-            "removed": [str(head) for head in self.removed],
-            "left": self.left,
-            "kept": [str(head) for head in anatomy(self.model).heads],
-            "left_by_site": {site.name: len(site.kept) for site in anatomy(self.model).sites},
+            "removed": list(map(str, self.removed)),
+            "left": len(found.heads),
+            "kept": list(map(str, found.heads)),
+            "left_by_site": {site.name: len(site.kept) for site in found.sites},
             "before": self.before,
             "after": self.after,
-            "change": last.change,
-            "low": last.low,
-            "high": last.high,
-            "decided": last.decided,
+            **{name: getattr(self.stages[-1], name) for name in ("change", "low", "high", "decided")},
             "stages": [stage.to_json() for stage in self.stages],
             "remarks": list(self.remarks),
         }

@@ -23,7 +23,7 @@ from headcount.stats import paired_bootstrap
 from headcount.structure import anatomy, device_of
 from headcount.surgery import remove, save
 from headcount.tasks import Task
-from headcount.training import Checkpoint
+from headcount.training import Checkpointer
 
 HELD_OUT, AT_MOST = 0.1, 1000  # share and number of examples to hold out, if there is no test data
 FIRST_PRICE = 1e-3  # where steering begins
@@ -111,7 +111,7 @@ class GatePath:
     ) -> None:
         self.task, self.heads, self.settings, self.asked = task, heads, settings, asked
         self.learner, self.gates = copy.deepcopy(model), HardConcrete(len(heads)).to(device_of(model))
-        self.checkpoint = Checkpoint(directory, "gates")
+        self.checkpoint = Checkpointer(directory, "gates")
         self.stages: list[GateStage] = []
         self.epoch = 0  # epochs of the stage under way that are finished
         kept = self.checkpoint.read(self._parse)
@@ -144,7 +144,7 @@ class GatePath:
             self.training.keep(self.checkpoint, self._state())
 
     def finish(self, stage: GateStage) -> None:
-        """Keep a finished stage, and go on to the next one, if there is one."""
+        """Keep a finished stage, and prepare the next one, if there is one."""
         self.stages.append(stage)
         self.epoch = 0
         self.training.keep(self.checkpoint, self._state(), ended=True)
