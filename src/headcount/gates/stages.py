@@ -48,6 +48,20 @@ def train_gates(
 ) -> Gated:
     """Put a Hard Concrete gate on every head, train, close gates for good, and really remove their heads.
 
+    >>> from headcount.tasks import Classification
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> tokenizer = word_tokenizer("good bad film book")
+    >>> size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> model = BertForSequenceClassification(BertConfig(**size, vocab_size=len(tokenizer)))
+    >>> films, books = (
+    ...     Classification([{"text": f"{word} {what}", "label": word == "good"} for word in ("good", "bad")], tokenizer)
+    ...     for what in ("film", "book")
+    ... )
+    >>> gated = train_gates(model, films, books, target_heads=3)
+    >>> gated.left, len(gated.removed)
+    (3, 5)
+
     task: the training data. test_task: held-out data; without it, a tenth of `task` is held out.
     lam: the price of an open gate (V19's lambda). target_heads: instead, how many of the heads with gates to keep;
     the price is steered to get there. Several of either make a path: each stage begins where the last one ended.
