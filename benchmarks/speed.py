@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 from headcount import anatomy, benchmark, remove
-from headcount.bench.timing import fixed_threads, interleaved, middle, repeated
+from headcount.bench.timing import fixed_threads, interleaved, median, repeated
 
 PUBLISHED = {1: (17.0, 17.3), 4: (67.3, 69.1), 16: (114.0, 134.0), 64: (124.7, 146.6)}  # M19, table 4
 
@@ -100,7 +100,7 @@ def fused(options: argparse.Namespace) -> None:
 
             runs = [repeated(work, options.clock, lambda: None, 3) for work in (apart, together)]
             seconds = interleaved(runs, max(options.rounds, 25))
-            ratio = middle(seconds[0] / seconds[1])
+            ratio = median(seconds[0] / seconds[1])
             print(
                 f"batch {batch:2}: fused is {ratio.value:.3f} times as fast (95% {ratio.low:.3f} to {ratio.high:.3f})"
             )

@@ -33,7 +33,7 @@ from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.surgery import save
 from headcount.tasks import Translation
-from headcount.training import Checkpoint, Training
+from headcount.training import Checkpointer, Training
 
 SPECIAL = ["<pad>", "</s>", "<unk>"]
 MADE = ("tokenizer", "resume", "checkpoints", "model", "scores.json")  # in OUT
@@ -124,7 +124,7 @@ def train_and_keep(model: Any, tokenizer: Any, train: Any, val: Any, out: Path, 
     training = TranslatorTraining(model, train, options)
     settled = {name: value for name, value in vars(options).items() if name not in ("out", "epochs")}
     signature = {"train": train.signature(), "options": settled}  # a run can be made longer or shorter on the way
-    checkpoint = Checkpoint(out / "resume", signature=signature)
+    checkpoint = Checkpointer(out / "resume", signature=signature)
     scores = checkpoint.read(lambda state: [float(score) for score in state["scores"]]) or []
     if scores:
         checkpoint.restore(model, training.optimizer)

@@ -19,7 +19,7 @@ from headcount.roles.sentences import read_treebank
 from headcount.surgery.format import read_checkpoint, read_config
 from headcount.tasks.classification import class_ids
 from headcount.tasks.data import Rows
-from headcount.training import Checkpoint
+from headcount.training import Checkpointer
 
 INPUTS = 800
 
@@ -177,7 +177,7 @@ def test_many_labels_with_names_like_settings_are_no_giants(tmp_path):
 def test_trainings_resume_from_a_file_beside_them_only(tmp_path, file):
     (tmp_path / "gates.json").write_text(json.dumps({"signature": None, "copies": [], "file": file}))
     with pytest.raises(RunConflict, match=r"gates\.json"):
-        Checkpoint(tmp_path, "gates").read(dict)
+        Checkpointer(tmp_path, "gates").read(dict)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer
 from headcount.tasks.translation import Translation
-from headcount.training import Checkpoint
+from headcount.training import Checkpointer
 
 SIGNATURE = {"model": {"name": "m"}, "tasks": [{"n": 6}]}
 
@@ -141,13 +141,13 @@ def training_readers() -> list[Reader]:
     optimizer.step()  # so that it remembers something
 
     def trained(given: Path) -> None:
-        checkpoint = Checkpoint(given, signature=SIGNATURE)
+        checkpoint = Checkpointer(given, signature=SIGNATURE)
         if checkpoint.read(lambda state: [float(score) for score in state["scores"]]):
             checkpoint.restore(model, optimizer)
 
     def train(folder: Path) -> None:
         best = {name: tensor + 1 for name, tensor in model.state_dict().items()}
-        Checkpoint(folder, signature=SIGNATURE).keep({"scores": [0.5]}, model, optimizer, copies={"best": best})
+        Checkpointer(folder, signature=SIGNATURE).keep({"scores": [0.5]}, model, optimizer, copies={"best": best})
 
     def gated(given: Path) -> GatePath:
         return GatePath(model, task, heads, Gating(epochs=3, lr=1e-9), [(0.1, None)], given)
@@ -166,7 +166,7 @@ def training_readers() -> list[Reader]:
         Dynamics((told, told), task.metric).to_json() if told is not None else None
 
     return [
-        Reader("checkpoint", (_named("checkpoint", trained),), [seeds.written(train)], 3),
+        Reader("training", (_named("training", trained),), [seeds.written(train)], 3),
         Reader("gates", (_named("gates", gated),), [seeds.written(gate)], 3),
         Reader("track", (_named("track", tracked),), seeds.checkpoints(heads, SIGNATURE), 2, r".*\.shard"),
         Reader("sweep", (_named("sweep", swept),), [seeds.written(swept)], 1, r".*\.shard|run\.json"),

@@ -9,7 +9,7 @@ import torch
 import tiny_models
 import zoo
 from headcount import HeadcountError, anatomy, benchmark, remove, save
-from headcount.bench.comparison import _rows
+from headcount.bench.comparison import rows_of
 from headcount.bench.cost import peak_memory, size_of
 from headcount.bench.runners import TorchRunner
 from headcount.bench.timing import fixed_threads, interleaved, repeated
@@ -51,7 +51,8 @@ def test_rows_of_all_places():
     assert result.rows[0].limit == result.rows[1].limit  # FLOPs grow with the batch, their ratio does not
     facts = result.to_dict()
     assert set(facts["rows"][0]) >= {"batch", "length", "original", "pruned", "speedup", "low", "high", "limit"}
-    assert facts["verdict"] == result.verdict != ""
+    assert facts["verdict"] == result.verdict
+    assert "batch 1" in result.verdict
 
 
 def test_a_model_alone_and_three_of_them():
@@ -102,7 +103,7 @@ def test_lengths_come_from_the_data():
 def test_speedups_are_of_the_same_round():
     drift = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
     seconds = np.stack([drift, drift / 1.5])
-    (row,) = _rows(["original", "pruned"], seconds, {"input_ids": torch.zeros(4, 8)}, {"original": 30, "pruned": 20})
+    (row,) = rows_of(["original", "pruned"], seconds, {"input_ids": torch.zeros(4, 8)}, {"original": 30, "pruned": 20})
     assert (row.speedup, row.low, row.high, row.limit) == (1.5, 1.5, 1.5, 1.5)
     assert row.original == 4 / 6
 
@@ -158,32 +159,29 @@ def test_memory_and_disk(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "fact"),
     [
-        ({"batches": [0]}, "a batch size is 1 or more; got 0"),
-        ({"batches": []}, "a batch size is 1 or more; got none"),
-        ({"rounds": 0}, "a number of rounds is 1 or more"),
-        ({"lengths": [17]}, "cannot be measured at length 17; it reads 1 to 16 tokens"),
-        ({"clock": "wal"}, "unknown clock 'wal'; did you mean 'wall'"),
+        ({"batches": [0]}, "batch size .* got 0"),
+        ({"batches": []}, "batch size .* got none"),
+        ({"rounds": 0}, "rounds .* got 0"),
+        ({"tokens": 0}, "tokens .* got 0"),
+        ({"lengths": [17]}, "length 17 .* 1 to 16"),
+        ({"clock": "wal"}, "'wal'.*'wall'"),
     ],
 )
-def test_bad_settings(settings, message):
-    with pytest.raises(HeadcountError, match=message):
+def test_bad_settings(settings, fact):
+    with pytest.raises(HeadcountError, match=fact):
         benchmark(tiny_models.bert(), **settings)
 
 
 def test_bad_models():
     model = tiny_models.bert()
-    for models, message in (
-        ([], "there is no model to measure"),
-        (["model.onnx", model], "the first model must be a transformers model"),
-        ([model, "model.bin"], "model.bin is no .onnx file"),
-    ):
-        with pytest.raises(HeadcountError, match=message):
+    for models, fact in (([], "models=…"), (["model.onnx", model], "got str"), ([model, "model.bin"], r"model\.bin")):
+        with pytest.raises(HeadcountError, match=fact):
             benchmark(models)
-    with pytest.raises(HeadcountError, match=r"original does not run on random inputs .* no padding token"):
+    with pytest.raises(HeadcountError, match=r"original .*input_ids \[2, 4\]"):
         benchmark(tiny_models.gpt_classifier(), batches=[2], lengths=[4])
-    with pytest.raises(HeadcountError, match=r"length 16; it reads 1 to 12 \(4 are decoded\) tokens"):
+    with pytest.raises(HeadcountError, match=r"length 16 .* 1 to 12 .* 4 "):
         benchmark(tiny_models.gpt(), lengths=[16], tokens=4)
 
 

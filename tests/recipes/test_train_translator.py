@@ -62,17 +62,17 @@ def test_it_learns_and_keeps_every_epoch(trained, data):
 
 
 def test_resuming_gives_the_same_weights_bit_for_bit(recipe, data, trained, tmp_path, monkeypatch):
-    keep = recipe.Checkpoint.keep
+    keep = recipe.Checkpointer.keep
 
     def stopping(checkpoint, state, *more):
         keep(checkpoint, state, *more)
         if len(state["scores"]) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipe.Checkpoint, "keep", stopping)
+    monkeypatch.setattr(recipe.Checkpointer, "keep", stopping)
     with pytest.raises(KeyboardInterrupt):
         train(recipe, data, tmp_path / "model", EPOCHS)
-    monkeypatch.setattr(recipe.Checkpoint, "keep", keep)
+    monkeypatch.setattr(recipe.Checkpointer, "keep", keep)
     train(recipe, data, tmp_path / "model", EPOCHS)
     whole, resumed = (load_file(path / "model" / "model.safetensors") for path in (trained, tmp_path / "model"))
     assert whole.keys() == resumed.keys()

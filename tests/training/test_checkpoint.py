@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from headcount.errors import RunConflict
-from headcount.training import Checkpoint, weights_of
+from headcount.training import Checkpointer, weights_of
 
 
 class Tied(nn.Module):
@@ -49,9 +49,9 @@ def equal(one, other):
 
 
 def test_training_resumes_to_the_same_bits(tmp_path):
-    Checkpoint(tmp_path).keep({"epoch": 2, "note": 0.1}, *trained(3))
+    Checkpointer(tmp_path).keep({"epoch": 2, "note": 0.1}, *trained(3))
     model, optimizer = fresh()
-    checkpoint = Checkpoint(tmp_path)
+    checkpoint = Checkpointer(tmp_path)
     assert checkpoint.read(lambda state: (state["epoch"], state["note"])) == (2, 0.1)
     checkpoint.restore(model, optimizer)
     trained(4, model, optimizer)
@@ -63,11 +63,11 @@ def test_tensors_and_copies_come_back_and_equal_copies_are_written_once(tmp_path
     model, optimizer = trained(2)
     best = weights_of(trained(1)[0])
     extra = torch.tensor([0.1, float("nan")])
-    checkpoint = Checkpoint(tmp_path, "gates")
+    checkpoint = Checkpointer(tmp_path, "gates")
     checkpoint.keep({}, model, optimizer, tensors={"gates": extra}, copies={"best": best, "last": weights_of(model)})
     written = load_file(tmp_path / "gates-1.safetensors")
     assert {name for name in written if name.startswith("copy.")} == {f"copy.best.{name}" for name in best}
-    again = Checkpoint(tmp_path, "gates")
+    again = Checkpointer(tmp_path, "gates")
     assert again.read(dict) is not None
     found = again.restore(*fresh())
     assert equal(found.copies["best"], best)
@@ -77,7 +77,7 @@ def test_tensors_and_copies_come_back_and_equal_copies_are_written_once(tmp_path
 
 def test_only_the_last_one_is_kept_and_a_torn_one_is_not_used(tmp_path, monkeypatch):
     model, optimizer = trained(1)
-    checkpoint = Checkpoint(tmp_path)
+    checkpoint = Checkpointer(tmp_path)
     for epoch in (1, 2):
         checkpoint.keep({"epoch": epoch}, model, optimizer)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["training-2.safetensors", "training.json"]
@@ -95,7 +95,7 @@ def test_only_the_last_one_is_kept_and_a_torn_one_is_not_used(tmp_path, monkeypa
     )
     with pytest.raises(KeyboardInterrupt):
         checkpoint.keep({"epoch": 3}, model, optimizer)
-    again, other = Checkpoint(tmp_path), fresh()[0]
+    again, other = Checkpointer(tmp_path), fresh()[0]
     assert again.read(lambda state: state["epoch"]) == 2
     again.restore(other)
     assert equal(other.state_dict(), known)
@@ -103,17 +103,17 @@ def test_only_the_last_one_is_kept_and_a_torn_one_is_not_used(tmp_path, monkeypa
 
 def test_without_a_directory_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    checkpoint = Checkpoint(None)
+    checkpoint = Checkpointer(None)
     checkpoint.keep({"epoch": 1}, *trained(1))
     assert checkpoint.read(dict) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_signature_is_refused(tmp_path):
-    Checkpoint(tmp_path / "here", signature={"lr": 0.1}).keep({}, *trained(1))
-    assert Checkpoint(tmp_path / "here", signature={"lr": 0.1}).read(dict) is not None
+    Checkpointer(tmp_path / "here", signature={"lr": 0.1}).keep({}, *trained(1))
+    assert Checkpointer(tmp_path / "here", signature={"lr": 0.1}).read(dict) is not None
     with pytest.raises(RunConflict, match="here"):
-        Checkpoint(tmp_path / "here", signature={"lr": 0.2}).read(dict)
+        Checkpointer(tmp_path / "here", signature={"lr": 0.2}).read(dict)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_another_signature_is_refused(tmp_path):
 )
 def test_what_does_not_fit_is_refused_by_name(tmp_path, change, name):
     model, optimizer = trained(2)
-    Checkpoint(tmp_path).keep({}, model, optimizer, copies={"best": weights_of(trained(1)[0])})
+    Checkpointer(tmp_path).keep({}, model, optimizer, copies={"best": weights_of(trained(1)[0])})
     file = tmp_path / "training-1.safetensors"
     tensors = load_file(file)
     change(tensors)
     save_file(tensors, file)
-    checkpoint = Checkpoint(tmp_path)
+    checkpoint = Checkpointer(tmp_path)
     checkpoint.read(dict)
     with pytest.raises(RunConflict, match=name):
         checkpoint.restore(*fresh())
@@ -143,22 +143,22 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, change, name):
 
 @pytest.mark.parametrize("content", ["{", "[1]", "{}", '{"file": "training-1.safetensors"}', '{"signature": null}'])
 def test_damaged_json_is_refused_by_its_path(tmp_path, content):
-    Checkpoint(tmp_path).keep({"epoch": 1}, *trained(1))
+    Checkpointer(tmp_path).keep({"epoch": 1}, *trained(1))
     (tmp_path / "training.json").write_text(content)
     with pytest.raises(RunConflict, match=r"training\.json"):
-        Checkpoint(tmp_path).read(lambda state: state["epoch"])
+        Checkpointer(tmp_path).read(lambda state: state["epoch"])
 
 
 def test_damaged_tensors_are_refused_by_their_path(tmp_path):
-    Checkpoint(tmp_path).keep({}, *trained(1))
+    Checkpointer(tmp_path).keep({}, *trained(1))
     (tmp_path / "training-1.safetensors").write_bytes(b"nothing")
-    checkpoint = Checkpoint(tmp_path)
+    checkpoint = Checkpointer(tmp_path)
     checkpoint.read(dict)
     with pytest.raises(RunConflict, match=r"training-1\.safetensors"):
         checkpoint.restore(*fresh())
 
 
 def test_nothing_is_pickled(tmp_path):
-    Checkpoint(tmp_path).keep({"epoch": 1}, *trained(1))
+    Checkpointer(tmp_path).keep({"epoch": 1}, *trained(1))
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors"}
     assert json.loads((tmp_path / "training.json").read_text())["epoch"] == 1

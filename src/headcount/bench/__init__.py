@@ -1,16 +1,18 @@
-"""The pruned model in use: measured speed beside the limit that FLOPs set, memory and size."""
+"""Benchmarks of a pruned model: measured speed beside the limit that FLOPs set, memory and size."""
 
+from headcount.bench.allocator import kept_memory
 from headcount.bench.comparison import Benchmark, benchmark
 from headcount.bench.cost import count_flops
 from headcount.bench.timing import Speed, measure_speed, seconds_per_token
-from headcount.bench.verdict import Row, verdict
+from headcount.bench.verdict import SpeedRow, verdict
 
 __all__ = [
     "Benchmark",
-    "Row",
     "Speed",
+    "SpeedRow",
     "benchmark",
     "count_flops",
+    "kept_memory",
     "measure_speed",
     "seconds_per_token",
     "verdict",

@@ -1,4 +1,4 @@
-"""`benchmark`: the original and the pruned model side by side, in turns, with the limit that FLOPs set."""
+"""`benchmark`: the original and the pruned model side by side, in turns, beside the limit that FLOPs set."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 
 import numpy as np
 
-from headcount.bench.cost import Size, count_flops, size_of
+from headcount.bench.allocator import kept_memory
+from headcount.bench.cost import ModelSize, count_flops, size_of
 from headcount.bench.runners import Inputs, Runner, TorchRunner, decoding, runner_of
-from headcount.bench.timing import CLOCKS, fixed_threads, interleaved, kept_memory, middle, repeated
-from headcount.bench.verdict import Row, verdict
+from headcount.bench.timing import CLOCKS, fixed_threads, interleaved, median, repeated
+from headcount.bench.verdict import SpeedRow, verdict
 from headcount.errors import HeadcountError, first_line, unknown
 from headcount.runs import model_signature, versions
 from headcount.structure import position_limit, random_inputs
 
-Tick = Callable[[], None]
-
-
 BATCHES, LENGTH, ROUNDS, TOKENS = (1, 4, 16, 64), 128, 7, 16
+
+Tick = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What was measured.
+    """The results of `benchmark`.
 
-    rows: forward passes, or a generator's prefill, in examples per second. decoding: tokens per second.
+    rows: forward passes, or a generator's prefill, in examples per second. decoding: in tokens per second.
     sizes: of each model, by name. threads, clock, rounds, compiled: how it was measured.
     """
 
-    rows: tuple[Row, ...]
-    decoding: tuple[Row, ...]
-    sizes: dict[str, Size]
+    rows: tuple[SpeedRow, ...]
+    decoding: tuple[SpeedRow, ...]
+    sizes: dict[str, ModelSize]
     threads: int
     clock: str
     rounds: int
@@ -44,7 +44,7 @@ class Benchmark:
 
     @property
     def verdict(self) -> str:
-        """What the numbers mean: a sentence for each model that was compared."""
+        """What the numbers mean: one line per model and kind of work."""
         sentences = []
         for kind, rows in (("", self.rows), ("decoding: ", self.decoding)):
             for name in dict.fromkeys(row.model for row in rows if row.speedup is not None):
@@ -81,12 +81,12 @@ def benchmark(
     >>> [(row.batch, row.length, round(row.limit, 2)) for row in result.rows]
     [(1, 8, 1.36), (2, 8, 1.36)]
 
-    models: one model, a list (original, pruned, …) or a dictionary by name; the file of an export stands for a model.
+    models: one model, a list (original, pruned, …) or a dictionary by name; the path of an .onnx file is a model, too.
     lengths: in tokens; by default the median and the 95% quantile of the task's texts, or 128 without a task.
     rounds: measurements of each model, in turns; at least six for a 95% interval.
-    tokens: decoded by a generator after its prompt. threads: of PyTorch and onnxruntime, fixed for all.
-    clock: "wall", or "cpu" (time of this process, for a machine that others use too; honest with one thread only).
-    compile: let `torch.compile` work on every model first. progress: told how many measurements are done, of how many.
+    tokens: to decode after the prompt, for a generator. threads: of PyTorch and onnxruntime, the same for all models.
+    clock: "wall", or "cpu": the time of this process, for a machine with other users; with one thread only.
+    compile: compile every model with `torch.compile`. progress: called with the measurements done and their number.
     """
     named = _named(models)
     first = next(iter(named.values()))
@@ -94,8 +94,8 @@ def benchmark(
     lengths = _lengths(first, lengths, task, tokens)
     places = [(batch, length) for length in lengths for batch in batches]
     done, of = 0, len(places) * len(named) * rounds * (2 if first.can_generate() else 1)
-    rows: list[Row] = []
-    decoded: list[Row] = []
+    rows: list[SpeedRow] = []
+    decoded: list[SpeedRow] = []
 
     def tick() -> None:
         nonlocal done
@@ -128,9 +128,10 @@ def _named(models: Any) -> dict[str, Any]:
         names = ["original", "pruned", *(f"model {number}" for number in range(3, len(listed) + 1))]
         named = dict(zip(names, listed, strict=False))
     if not named:
-        raise HeadcountError("there is no model to measure")
+        raise HeadcountError("no model was given", advice="pass {models}")
     if not hasattr(next(iter(named.values())), "can_generate"):
-        raise HeadcountError("the first model must be a transformers model: the others are compared with it")
+        first = type(next(iter(named.values()))).__name__
+        raise HeadcountError(f"the first model must be a transformers model, to compare the others with; got {first}")
     return named
 
 
@@ -139,18 +140,19 @@ def _check(batches: Sequence[int], rounds: int, tokens: int, clock: str) -> None
         raise HeadcountError(unknown("clock", clock, CLOCKS))
     for what, values in (("batch size", batches), ("number of rounds", [rounds]), ("number of tokens", [tokens])):
         if not len(values) or any(value < 1 for value in values):
-            raise HeadcountError(f"a {what} is 1 or more; got {', '.join(map(str, values)) or 'none'}")
+            raise HeadcountError(f"a {what} must be at least 1; got {', '.join(map(str, values)) or 'none'}")
 
 
 def _lengths(model: Any, lengths: Sequence[int] | None, task: Any, tokens: int) -> list[int]:
-    """The lengths to measure at: those given, those of the data, or the usual one, as far as the model can read."""
+    """The lengths to measure at: those given, those of the data, or 128, within the model's positions."""
     most = position_limit(model)
     room = most if most is None or not model.can_generate() or model.config.is_encoder_decoder else most - tokens
     if lengths is not None:
         for length in lengths:
             if length < 1 or (room is not None and length > room):
-                limit = "" if room is None else f" to {room}" if room == most else f" to {room} ({tokens} are decoded)"
-                raise HeadcountError(f"the model cannot be measured at length {length}; it reads 1{limit} tokens")
+                limit = "at least 1" if room is None else f"1 to {room}"
+                beside = "" if room == most else f" beside the {tokens} that it decodes"
+                raise HeadcountError(f"length {length} cannot be measured: the model takes {limit} tokens{beside}")
         return sorted(set(lengths))
     if task is not None:
         seen = np.asarray(task.lengths)
@@ -174,7 +176,7 @@ def _evaluating(named: dict[str, Any]) -> Iterator[None]:
 
 def forward_rows(
     runners: dict[str, Runner], inputs: Inputs, rounds: int, clock: str, warmup: int, flops: dict[str, int], tick: Tick
-) -> list[Row]:
+) -> list[SpeedRow]:
     """Examples per second of a forward pass, or of a generator's prefill."""
     runs = []
     for name, runner in runners.items():
@@ -184,16 +186,16 @@ def forward_rows(
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
             sizes = ", ".join(f"{key} {list(value.shape)}" for key, value in inputs.items())
             raise HeadcountError(f"{name} does not run on random inputs ({sizes}): {first_line(error)}") from error
-    return _rows(list(runners), interleaved(runs, rounds, tick), inputs, flops)
+    return rows_of(list(runners), interleaved(runs, rounds, tick), inputs, flops)
 
 
 def decoding_rows(
     runners: dict[str, Runner], inputs: Inputs, rounds: int, clock: str, tokens: int, flops: dict[str, int], tick: Tick
-) -> list[Row]:
+) -> list[SpeedRow]:
     """Tokens per second of decoding after the prefill, and the size of the cache at its end."""
     caches = [runner.cache_bytes(runner.decode(runner.prefill(inputs), tokens)) for runner in runners.values()]
     runs = [decoding(runner, inputs, tokens, CLOCKS[clock]) for runner in runners.values()]
-    return _rows(list(runners), interleaved(runs, rounds, tick), inputs, flops, tokens, caches)
+    return rows_of(list(runners), interleaved(runs, rounds, tick), inputs, flops, tokens, caches)
 
 
 def once(runner: Runner, inputs: Inputs) -> Any:
@@ -202,7 +204,7 @@ def once(runner: Runner, inputs: Inputs) -> Any:
 
 
 def flops_of(named: dict[str, Any], first: Any, length: int, tokens: int | None = None) -> dict[str, int]:
-    """FLOPs of one example, by name, for what runs in PyTorch: of `once`, or of decoding so many tokens after it."""
+    """FLOPs of one example, by name, for models in PyTorch: of `once`, or of decoding this many tokens after it."""
     inputs = random_inputs(first, 1, length)
     counted: dict[str, int] = {}
     for name, model in named.items():
@@ -217,15 +219,15 @@ def flops_of(named: dict[str, Any], first: Any, length: int, tokens: int | None 
     return counted
 
 
-def _rows(
+def rows_of(
     names: list[str],
     seconds: np.ndarray,
     inputs: Inputs,
     flops: dict[str, int],
     tokens: int | None = None,
     caches: list[int] | None = None,
-) -> list[Row]:
-    """A row for each model but the first, beside the first; a row of its own for a model alone.
+) -> list[SpeedRow]:
+    """A row for each model but the first, compared with the first; one row for a single model.
 
     seconds: (models, rounds). A speedup is the median over rounds of the two models' ratio in the same round.
     """
@@ -235,12 +237,12 @@ def _rows(
     base: dict[str, Any] = {"batch": batch, "length": length, "tokens": tokens, "original": done / latency[0]}
     base |= {"latency_original": latency[0], "cache_original": caches[0] if caches else None}
     if len(names) == 1:
-        return [Row(model=names[0], **base)]
+        return [SpeedRow(model=names[0], **base)]
     rows = []
     for index, name in enumerate(names[1:], start=1):
-        ratio = middle(seconds[0] / seconds[index])
+        ratio = median(seconds[0] / seconds[index])
         rows.append(
-            Row(
+            SpeedRow(
                 model=name,
                 **base,
                 pruned=done / latency[index],

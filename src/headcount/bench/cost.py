@@ -1,4 +1,4 @@
-"""How much arithmetic a model does: the limit of what any pruning can gain, whatever the machine.
+"""What a model costs, whatever the machine: FLOPs (the limit of what any pruning can gain), memory and disk space.
 
 Matrix products, convolutions and attention count, two operations per multiply-add; what is done element by element
 (normalisation, activation, softmax) does not, as is usual.
@@ -6,7 +6,6 @@ Matrix products, convolutions and attention count, two operations per multiply-a
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +14,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.module_tracker import ModuleTracker
 
 from headcount.export import part_path
 from headcount.structure import TorchDispatchMode, device_of, storage_key, tree_leaves
+
+# Attention kernels that PyTorch's counter does not know.
+KERNELS = (
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_attention_math_for_mps",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
 
 
 def count_flops(run: Callable[[], Any]) -> int:
@@ -27,75 +35,42 @@ def count_flops(run: Callable[[], Any]) -> int:
     >>> count_flops(lambda: layer(torch.ones(10, 8)))  # 10 rows, 8 x 4 multiply-adds each
     640
 
-    Counted as operators are called, so that every kernel is seen; PyTorch's own counter passes over attention on CPUs.
+    Counted by PyTorch as operators are called, with a formula of ours for attention on CPUs.
     """
-    counter = _Counter()
+    known = {getattr(torch.ops.aten, name): _attention for name in KERNELS if hasattr(torch.ops.aten, name)}
+    counter = FlopCounterMode(display=False, custom_mapping=known)
+    counter.mod_tracker = _OneModule()
     with torch.no_grad(), counter:
         run()
-    return counter.flops
+    return int(counter.get_total_flops())
 
 
-class _Counter(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0
+class _OneModule(ModuleTracker):
+    """Counts for the whole model only: telling modules apart needs autograd, which inference mode does not have."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        if name not in COSTS and not _is_attention(name) and func is not torch.ops.prim.device.default:
-            with self:  # an operator made of others is counted by them
-                taken_apart = func.decompose(*args, **kwargs)
-            if taken_apart is not NotImplemented:
-                return taken_apart
-        output = func(*args, **kwargs)
-        if _is_attention(name):
-            self.flops += _attention(*args[:3])
-        elif name in COSTS:
-            self.flops += COSTS[name](output, *args)
-        return output
+    def __enter__(self) -> _OneModule:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        """No hooks to remove."""
 
 
-def _is_attention(name: str) -> bool:
-    return "attention" in name and ("dot_product" in name or name.endswith("attention_forward"))
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: Any, **settings: Any) -> int:
+    """Scores and weighted sum, 2 B H T S d each; causal attention counts in full, as in PyTorch's own formulas.
 
-
-def _attention(query: Tensor, key: Tensor, value: Tensor) -> int:
-    """Scores and weighted sum: 2 B H T S d each. Causal attention counts in full, as in PyTorch's counter."""
-    batch, heads, length, size = query.shape
-    return 2 * batch * heads * length * key.shape[-2] * (size + value.shape[-1])
-
-
-def _mm(output: Tensor, left: Tensor, right: Tensor) -> int:
-    return 2 * output.numel() * left.shape[-1]
-
-
-def _addmm(output: Tensor, added: Tensor, left: Tensor, right: Tensor) -> int:
-    return 2 * output.numel() * left.shape[-1]
-
-
-def _convolution(output: Tensor, image: Tensor, weight: Tensor, *rest: Any) -> int:
-    return 2 * output.numel() * math.prod(weight.shape[1:])
-
-
-COSTS: dict[str, Callable[..., int]] = {
-    "mm": _mm,
-    "bmm": _mm,
-    "addmm": _addmm,
-    "baddbmm": _addmm,
-    "convolution": _convolution,
-    "_convolution": _convolution,
-    "mkldnn_convolution": _convolution,
-}
+    query, key, value: the shapes (B, H, T, d), (B, H, S, d) and (B, H, S, d).
+    """
+    batch, heads, length, size = query
+    return 2 * batch * heads * length * key[-2] * (size + value[-1])
 
 
 @dataclass(frozen=True)
-class Size:
-    """parameters, disk and memory of one model.
+class ModelSize:
+    """Parameters, disk space and memory of one model.
 
     disk: bytes of the weights as `save` writes them, or of an export's files.
-    memory: bytes of the weights and, at its peak, of everything that one pass over the largest batch holds beside
-        them; None for an export, whose memory onnxruntime does not tell.
+    memory: bytes of the weights, and of everything else that one pass over the largest batch holds at its peak;
+        None for an export: onnxruntime does not say.
     """
 
     parameters: int | None
@@ -103,18 +78,18 @@ class Size:
     memory: int | None
 
 
-def size_of(model: Any, run: Callable[[], object]) -> Size:
+def size_of(model: Any, run: Callable[[], object]) -> ModelSize:
     """Measure a model, and the memory of what `run` does with it."""
     if isinstance(model, str | Path):
-        return Size(None, _export_bytes(Path(model)), None)
+        return ModelSize(None, _export_bytes(Path(model)), None)
     weights = {tensor.data_ptr() or id(tensor): tensor for tensor in model.state_dict().values()}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     disk = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-    return Size(parameters, disk, disk + peak_memory(run, device_of(model)))
+    return ModelSize(parameters, disk, disk + peak_memory(run, device_of(model)))
 
 
 def peak_memory(run: Callable[[], object], device: torch.device | None = None) -> int:
-    """The most bytes of tensors that `run` holds at a time, beside those that were there before.
+    """The largest number of bytes that tensors made by `run` hold at any time.
 
     >>> peak_memory(lambda: torch.ones(1000).double())  # 4 bytes of each and 8 of each
     12000
@@ -150,7 +125,7 @@ class _Held(TorchDispatchMode):
     def _see(self, tensor: Tensor, given: set[int]) -> None:
         storage, key = tensor.untyped_storage(), storage_key(tensor)
         if key not in self.storages:
-            if key in given:  # it was there before
+            if key in given:  # an existing one
                 return
             self.storages[key] = [storage.nbytes(), 0]
             self.now += storage.nbytes()

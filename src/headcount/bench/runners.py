@@ -1,4 +1,4 @@
-"""What is timed: one forward pass, or a generator's prefill and decoding, in PyTorch and in onnxruntime alike."""
+"""What is timed: a forward pass, or a generator's prefill and decoding, in PyTorch and in onnxruntime alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headcount.export import OnnxModel
 from headcount.structure import device_of, start_token
 
 Inputs = dict[str, Tensor]
-State = Any  # what decoding goes on from
+State = Any  # what decoding continues from
 
 
 class TorchRunner:
@@ -28,7 +28,7 @@ class TorchRunner:
         self.device = device_of(model)
 
     def forward(self, inputs: Inputs) -> Any:
-        """One pass, nothing kept."""
+        """One forward pass, without a cache."""
         with torch.inference_mode():
             return self.call(**inputs)
 
@@ -49,7 +49,7 @@ class TorchRunner:
             return output.past_key_values, output.logits[:, -1:].argmax(-1), known
 
     def decode(self, state: State, tokens: int) -> State:
-        """Write so many tokens, each the likeliest, whatever they are: no end mark stops it."""
+        """Decode this many tokens greedily; an end-of-sequence token does not stop it."""
         cache, ids, known = state
         name = "decoder_input_ids" if known else "input_ids"
         with torch.inference_mode():
@@ -68,7 +68,7 @@ class TorchRunner:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def sync(self) -> None:
-        """Wait until everything asked for has been computed."""
+        """Wait until the device has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
@@ -104,7 +104,7 @@ class OnnxRunner:
         return sum(array.nbytes for name, array in state[0].items() if name.startswith(("past.", "cross.")))
 
     def sync(self) -> None:
-        """onnxruntime answers when it is done."""
+        """Nothing to wait for: onnxruntime returns when it has finished."""
 
 
 Runner = TorchRunner | OnnxRunner
@@ -114,13 +114,13 @@ def runner_of(model: Any, threads: int | None, compile: bool) -> Runner:
     """A runner for a model, or for the file of an export."""
     if isinstance(model, str | Path):
         if Path(model).suffix != ".onnx":
-            raise HeadcountError(f"{model} is no .onnx file; load a model before it is measured (headcount.load)")
+            raise HeadcountError(f"{model} is not an .onnx file", advice="load a model first, with headcount.load")
         return OnnxRunner(model, threads)
     return TorchRunner(model, compile)
 
 
 def decoding(runner: Runner, inputs: Inputs, tokens: int, clock: Callable[[], float]) -> Callable[[], float]:
-    """A run that prefills anew and returns the seconds that decoding alone takes."""
+    """A run that prefills again and returns the seconds of the decoding alone."""
 
     def run() -> float:
         state = runner.prefill(inputs)

@@ -1,8 +1,7 @@
-"""Time several things in turns, so that whatever else the machine does hits all of them alike."""
+"""Time several things in turns, so that whatever else the machine does slows all of them alike."""
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,38 +21,37 @@ from headcount.tasks import Task
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 SHORTEST = 0.05  # seconds of one measurement; faster things are run several times in a row
 LEVEL = 0.95
-MOST_MAPPED, TRIM, NEVER = -4, -1, -1  # malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD, and its largest value
 
 
 @dataclass(frozen=True)
-class Middle:
-    """A median and its 95% interval, which assumes nothing of how the values are spread."""
+class Median:
+    """A median and its 95% interval, which assumes nothing about the distribution of the values."""
 
     value: float
     low: float
     high: float
 
 
-def middle(values: Sequence[float] | np.ndarray) -> Middle:
-    """The median with the interval that order statistics give; of fewer than six values, all of them.
+def median(values: Sequence[float] | np.ndarray) -> Median:
+    """The median with its interval from order statistics; for fewer than six values, from the least to the greatest.
 
-    >>> middle([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
-    Middle(value=4.0, low=1.0, high=7.0)
+    >>> median([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    Median(value=4.0, low=1.0, high=7.0)
     """
     values = np.asarray(values, float)
     value = float(np.median(values))
     interval: Any = scipy_stats.quantile_test(values, q=value, p=0.5).confidence_interval(LEVEL)
     low = values.min() if np.isnan(interval.low) else interval.low
     high = values.max() if np.isnan(interval.high) else interval.high
-    return Middle(value, float(low), float(high))
+    return Median(value, float(low), float(high))
 
 
 def interleaved(
     runs: Sequence[Callable[[], float]], rounds: int, done: Callable[[], None] = lambda: None
 ) -> np.ndarray:
-    """Seconds of each run in each round, (runs, rounds); the order turns around from round to round.
+    """Seconds of each run in each round, (runs, rounds); the order is reversed from round to round.
 
-    runs: each does its work once and returns the seconds that count.
+    runs: each does its work once and returns the seconds that count. done: called after each.
     """
     seconds = np.empty((len(runs), rounds))
     order = list(range(len(runs)))
@@ -88,7 +86,7 @@ def repeated(work: Callable[[], object], clock: str, sync: Callable[[], None], w
 
 @contextmanager
 def fixed_threads(threads: int | None) -> Iterator[int]:
-    """So many threads for PyTorch as long as the block lasts; says how many."""
+    """Fix the number of PyTorch's threads inside the block, and say what it is; None leaves it."""
     before = torch.get_num_threads()
     try:
         if threads is not None:
@@ -98,31 +96,9 @@ def fixed_threads(threads: int | None) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def kept_memory() -> Iterator[None]:
-    """Let the C library keep the memory of freed tensors as long as the block lasts, as every server's allocator does.
-
-    glibc gives large blocks back to the system and asks for them again: at batch 64 a tenth of a forward pass is spent
-    there, in the original and in the pruned model alike, though only what they compute is to be compared. Another C
-    library is left as it is.
-    """
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallopt"):
-        yield
-        return
-    library.mallopt(MOST_MAPPED, 0)
-    library.mallopt(TRIM, NEVER)
-    try:
-        yield
-    finally:
-        library.mallopt(MOST_MAPPED, 65_536)  # the defaults
-        library.mallopt(TRIM, 128 * 1024)
-        library.malloc_trim(0)
-
-
 @dataclass(frozen=True)
 class Speed:
-    """Examples per second before and after, and how many times faster: the median over interleaved repeats."""
+    """Examples per second before and after, and the speedup with its 95% interval, over interleaved rounds."""
 
     before: float
     after: float
@@ -132,15 +108,14 @@ class Speed:
 
 
 def measure_speed(whole: nn.Module, pruned: nn.Module, task: Task, *, rounds: int = 9, examples: int = 32) -> Speed:
-    """Time both models on the same batch of the task, in turns.
+    """Time both models on the same batch of the task, in turns: one forward pass, without decoding.
 
-    low, high: 95% interval of the median ratio. What a task generates is not timed, only one forward pass;
-    `headcount bench` measures more.
+    low, high: 95% interval of the median ratio. `benchmark` measures more.
     """
     by_length = sorted(range(len(task)), key=lambda i: task.lengths[i])
-    middle_one = max(0, len(by_length) // 2 - examples // 2)
+    start = max(0, len(by_length) // 2 - examples // 2)  # texts of median length
     device = device_of(whole)
-    batch = task.batch(by_length[middle_one : middle_one + examples]).to(device)
+    batch = task.batch(by_length[start : start + examples]).to(device)
 
     def once(model: Any) -> float:
         started = time.perf_counter()
@@ -153,13 +128,13 @@ def measure_speed(whole: nn.Module, pruned: nn.Module, task: Task, *, rounds: in
     runs = [partial(once, model.eval()) for model in (whole, pruned)]
     interleaved(runs, 1)  # to warm up
     seconds = interleaved(runs, rounds)  # (2, rounds)
-    ratio = middle(seconds[0] / seconds[1])
-    before, after = (len(batch) / middle(each).value for each in seconds)
+    ratio = median(seconds[0] / seconds[1])
+    before, after = (len(batch) / median(each).value for each in seconds)
     return Speed(before, after, ratio.value, ratio.low, ratio.high)
 
 
 def seconds_per_token(task: Task, work: Callable[[Any], Any], device: torch.device, tokens: int = 1024) -> float:
-    """About how long some work takes per token of a task, from one batch of it."""
+    """An estimate of how long some work takes per token of a task, from one batch of it."""
     batches = batches_by_length(task.lengths, tokens)
     indices = batches[len(batches) // 2]
     batch = task.batch(indices).to(device)

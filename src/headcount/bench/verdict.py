@@ -1,19 +1,19 @@
-"""What the measured speeds mean, in one plain sentence that claims nothing the timings do not show."""
+"""What the measured speeds mean, in one sentence that claims no more than the timings show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SMALL = 0.02  # a change below this is no gain that anyone would notice, however certain
+SMALL = 0.02  # a smaller change does not count, however certain it is
 
 
 @dataclass(frozen=True)
-class Row:
+class SpeedRow:
     """Two models side by side at one batch size and length: examples (or decoded tokens) per second.
 
-    speedup, low, high: how many times as fast, with its 95% interval. limit: the same by counted FLOPs.
-    latency: seconds that a batch takes, median. cache: bytes of keys and values at the end.
+    speedup, low, high: how many times as fast, with its 95% interval. limit: the ratio of counted FLOPs.
+    latency: median seconds per batch. cache: bytes of keys and values at the end.
     """
 
     model: str
@@ -32,15 +32,15 @@ class Row:
     cache_pruned: int | None = None
 
 
-def verdict(rows: Sequence[Row]) -> str:
-    """Say where the second model is faster, by how much, and how much was possible.
+def verdict(rows: Sequence[SpeedRow]) -> str:
+    """Say where the second model is faster, by how much, and how much FLOPs would allow.
 
-    >>> fast = Row("pruned", 16, 128, 50, 60.5, 1.21, 1.19, 1.23, 1.23)
-    >>> verdict([fast, Row("pruned", 1, 128, 50, 50, 1.0, 0.97, 1.04, 1.23)])
+    >>> fast = SpeedRow("pruned", 16, 128, 50, 60.5, 1.21, 1.19, 1.23, 1.23)
+    >>> verdict([fast, SpeedRow("pruned", 1, 128, 50, 50, 1.0, 0.97, 1.04, 1.23)])
     'faster by 21% (limit 23%) at batch 16; no gain at batch 1'
 
-    A speedup counts when its whole interval lies above 1 and it is at least 2%; one whose interval is too wide to tell
-    is called so.
+    A speedup counts if it is at least 2% and its whole interval lies above 1. An interval that is too wide to tell is
+    called so.
     """
     compared = [row for row in rows if row.speedup is not None]
     several = len({row.length for row in compared}) > 1
@@ -52,7 +52,7 @@ def verdict(rows: Sequence[Row]) -> str:
     return "; ".join(f"{finding} at {_joined(places[finding])}" for finding in found)
 
 
-def _finding(row: Row) -> str:
+def _finding(row: SpeedRow) -> str:
     assert row.speedup is not None
     assert row.low is not None
     assert row.high is not None
@@ -66,7 +66,7 @@ def _finding(row: Row) -> str:
     return "no gain"
 
 
-def _place(row: Row, several: bool) -> str:
+def _place(row: SpeedRow, several: bool) -> str:
     return f"batch {row.batch}" + (f", length {row.length}" if several else "")
 
 

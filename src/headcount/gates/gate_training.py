@@ -16,14 +16,14 @@ from headcount.heads import Head
 from headcount.intervene import masked
 from headcount.structure import anatomy
 from headcount.tasks import Batch, Task
-from headcount.training import Checkpoint, Training, refuse_misfit, refuse_settings, set_weights, weights_of
+from headcount.training import Checkpointer, Training, refuse_misfit, refuse_settings, set_weights, weights_of
 
 WEIGHTS = ("all", "gated", "none")
 
 RAMP = 0.6  # the target number of open gates falls from all to the wanted one during this share of the steps
 STEERING = 0.5  # how fast the price follows: e-fold in two steps if all gates are open and none should be
 CHEAPEST, DEAREST = 1e-6, 1e3
-NOTES, LOOKS = 50, 20  # how often a stage takes notes, and looks whether the model is still worth keeping
+NOTES, LOOKS = 50, 20  # how often a stage takes notes, and a snapshot if a gate is open
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class GateTraining(Training):
             self.gates.log_alpha.copy_(self.snapshot.log_alpha)
         return self.snapshot.step
 
-    def keep(self, checkpoint: Checkpoint, state: dict[str, Any], *, ended: bool = False) -> None:
+    def keep(self, checkpoint: Checkpointer, state: dict[str, Any], *, ended: bool = False) -> None:
         """Keep everything that the next epoch depends on; of a stage that has ended, what the next stage begins with.
 
         state: what the caller keeps beside it.
@@ -176,7 +176,7 @@ class GateTraining(Training):
         state = {**state, "course": asdict(self.course), "snapshot": self.snapshot and self.snapshot.step}
         checkpoint.keep(state, self.model, self.optimizer, tensors=tensors, copies=copies)
 
-    def resume(self, checkpoint: Checkpoint, course: Course | None, snapshot: int | None) -> None:
+    def resume(self, checkpoint: Checkpointer, course: Course | None, snapshot: int | None) -> None:
         """Begin where a stage ended; with its course so far, in the middle of it.
 
         snapshot: the step at which the snapshot that was kept had been taken.

@@ -99,17 +99,14 @@ class Gated:
 
     def to_json(self) -> dict[str, Any]:
         """What `headcount gates --json` prints, without the path."""
-        last = self.stages[-1]
+        found = anatomy(self.model)
         return {
             **self.metric.facts(),
             "n": self.test_n,
             **remaining_heads(self.model, self.removed),
             "before": self.before,
             "after": self.after,
-            "change": last.change,
-            "low": last.low,
-            "high": last.high,
-            "decided": last.decided,
+            **{name: getattr(self.stages[-1], name) for name in ("change", "low", "high", "decided")},
             "stages": [stage.to_json() for stage in self.stages],
             "remarks": list(self.remarks),
         }

@@ -23,7 +23,7 @@ from headcount.stats import paired_bootstrap
 from headcount.structure import anatomy, device_of, initialize_anew
 from headcount.surgery import remove, save
 from headcount.tasks import Task
-from headcount.training import Checkpoint
+from headcount.training import Checkpointer
 
 HELD_OUT, AT_MOST = 0.1, 1000  # share and number of examples to hold out, if there is no test data
 FIRST_PRICE = 1e-3  # where steering begins
@@ -47,6 +47,20 @@ def train_gates(
     progress: Progress | None = None,
 ) -> Gated:
     """Put a Hard Concrete gate on every head, train, close gates for good, and really remove their heads.
+
+    >>> from headcount.tasks import Classification
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> tokenizer = word_tokenizer("good bad film book")
+    >>> size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> model = BertForSequenceClassification(BertConfig(**size, vocab_size=len(tokenizer)))
+    >>> films, books = (
+    ...     Classification([{"text": f"{word} {what}", "label": word == "good"} for word in ("good", "bad")], tokenizer)
+    ...     for what in ("film", "book")
+    ... )
+    >>> gated = train_gates(model, films, books, target_heads=3)
+    >>> gated.left, len(gated.removed)
+    (3, 5)
 
     task: the training data. test_task: held-out data; without it, a tenth of `task` is held out.
     lam: the price of an open gate (V19's lambda). target_heads: instead, how many of the heads with gates to keep;
@@ -111,7 +125,7 @@ class GatePath:
     ) -> None:
         self.task, self.heads, self.settings, self.asked = task, heads, settings, asked
         self.learner, self.gates = copy.deepcopy(model), HardConcrete(len(heads)).to(device_of(model))
-        self.checkpoint = Checkpoint(directory, "gates")
+        self.checkpoint = Checkpointer(directory, "gates")
         self.stages: list[GateStage] = []
         self.epoch = 0  # epochs of the stage under way that are finished
         kept = self.checkpoint.read(self._parse)
@@ -144,7 +158,7 @@ class GatePath:
             self.training.keep(self.checkpoint, self._state())
 
     def finish(self, stage: GateStage) -> None:
-        """Keep a finished stage, and go on to the next one, if there is one."""
+        """Keep a finished stage, and prepare the next one, if there is one."""
         self.stages.append(stage)
         self.epoch = 0
         self.training.keep(self.checkpoint, self._state(), ended=True)

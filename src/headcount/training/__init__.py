@@ -1,11 +1,11 @@
 """Training: a loop that can be repeated to the last bit, a checkpoint that resumes it, and recovery after pruning."""
 
-from headcount.training.checkpoint import Checkpoint, refuse_misfit, set_weights, weights_of
+from headcount.training.checkpoint import Checkpointer, refuse_misfit, set_weights, weights_of
 from headcount.training.loop import Progress, Training, fit, refuse_settings
 from headcount.training.recovery import Recovery, recover
 
 __all__ = [
-    "Checkpoint",
+    "Checkpointer",
     "Progress",
     "Recovery",
     "Training",

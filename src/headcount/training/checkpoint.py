@@ -35,16 +35,16 @@ class Restored(NamedTuple):
     copies: dict[str, dict[str, Tensor]]
 
 
-class Checkpoint:
+class Checkpointer:
     """The state of a training after its last finished epoch.
 
     >>> import tempfile
     >>> layer, place = nn.Linear(2, 1), tempfile.mkdtemp()
-    >>> Checkpoint(place).keep({"epoch": 3}, layer)
+    >>> Checkpointer(place).keep({"epoch": 3}, layer)
     >>> before = weights_of(layer)
     >>> with torch.no_grad():
     ...     _ = layer.weight.fill_(0)
-    >>> found = Checkpoint(place)
+    >>> found = Checkpointer(place)
     >>> found.read(lambda state: int(state["epoch"]))
     3
     >>> _ = found.restore(layer)

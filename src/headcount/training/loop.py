@@ -16,7 +16,7 @@ from headcount.errors import HeadcountError
 from headcount.runs import fingerprint
 from headcount.structure import device_of
 from headcount.tasks import Batch, Task
-from headcount.training.checkpoint import Checkpoint
+from headcount.training.checkpoint import Checkpointer
 
 Progress = Callable[[float, float], object]  # the share done, and the running loss
 
@@ -61,7 +61,7 @@ def fit(
     if directory is not None:
         signature["start"] = fingerprint(model)
     training = Training(model, task, [{"params": weights, "lr": lr}], batches=batches, epochs=epochs, seed=seed)
-    checkpoint = Checkpoint(directory, signature=signature)
+    checkpoint = Checkpointer(directory, signature=signature)
     done = checkpoint.read(lambda state: _finished(state["epoch"], epochs))
     if done is not None:
         checkpoint.restore(model, training.optimizer)

@@ -15,7 +15,7 @@ from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.runs import fingerprint
 from headcount.tasks import Batch, Task
-from headcount.training.checkpoint import Checkpoint, set_weights, weights_of
+from headcount.training.checkpoint import Checkpointer, set_weights, weights_of
 from headcount.training.loop import Training, refuse_settings
 
 
@@ -67,7 +67,7 @@ def recover(
     training = Recovering(pruned, task, settings, whole)
     better = max if select_task.metric.higher_is_better else min
     signature = {"settings": asdict(settings), "start": fingerprint(pruned), "task": task.signature()}
-    checkpoint = Checkpoint(directory, "recovery", signature)
+    checkpoint = Checkpointer(directory, "recovery", signature)
     scores = checkpoint.read(lambda state: _scores(state["scores"], settings.epochs)) or []
     if scores:
         best = checkpoint.restore(pruned, training.optimizer).copies.get("best") or weights_of(pruned)
