@@ -33,7 +33,6 @@ NEVER_TRUE = {"trust_remote_code", "allow_pickle"}
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "headcount"
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES = {".".join(("headcount", *file.relative_to(SOURCE).with_suffix("").parts)) for file in FILES}
-EXTRAS = {"headcount.engine.ray"}  # exported by its package, it would have to be installed by everybody
 BESIDE = sorted(file for name in ("recipes", "benchmarks") for file in (SOURCE.parents[1] / name).rglob("*.py"))
 
 
@@ -97,7 +96,7 @@ def entrance_complaints(source: str, module: str, is_package: bool = False) -> l
         parts = target.split(".")
         known = [".".join(parts[:size]) for size in range(2, len(parts) + 1) if ".".join(parts[:size]) in MODULES]
         inside = known[-1] if known else ""
-        if inside.count(".") > 1 and part_of(inside) != part_of(module) and inside not in EXTRAS:
+        if inside.count(".") > 1 and part_of(inside) != part_of(module):
             complaints.append(f"{module}:{line} imports {inside}: import from {'.'.join(inside.split('.')[:2])}")
     return complaints
 
@@ -281,7 +280,7 @@ def test_the_entrance_rule_complains_when_it_should():
     assert entrance_complaints(inside, "headcount.cli.prune")
     assert not entrance_complaints(inside, "headcount.pruning.curve")
     assert not entrance_complaints("from headcount.pruning import prune", "headcount.cli.prune")
-    assert not entrance_complaints("from headcount.engine.ray import Ray", "headcount.cli.setup")
+    assert entrance_complaints("from headcount.engine.ray import Ray", "headcount.cli.setup")
 
 
 def test_relative_imports_in_a_package_start_from_the_package():

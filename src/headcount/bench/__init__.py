@@ -4,7 +4,7 @@ from headcount.bench.allocator import kept_memory
 from headcount.bench.comparison import Benchmark, benchmark
 from headcount.bench.cost import count_flops
 from headcount.bench.timing import Speed, measure_speed, seconds_per_token
-from headcount.bench.verdict import SpeedRow, verdict
+from headcount.bench.verdicts import SpeedRow, verdict
 
 __all__ = [
     "Benchmark",

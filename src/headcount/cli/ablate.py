@@ -23,7 +23,7 @@ def ablate(
         str | None, option("--select-data", help="all-but-one: choose the heads on this data.")
     ] = None,
     select_target_data: Annotated[str | None, option("--select-target-data", help="Targets of --select-data.")] = None,
-    kind: Annotated[str | None, option("--kind", help="Only these kinds of attention: encoder,decoder,cross…")] = None,
+    kind: Annotated[str | None, option("--kinds", "--kind", help="Only these kinds: encoder,decoder,cross…")] = None,
     layers: Annotated[str | None, option("--layers", help="Only these layers: 0,3-5")] = None,
     fill: Fill = "zero",
     alpha: Annotated[float, option("--alpha", min=0.0, max=1.0, help="Significance level.")] = 0.05,
@@ -35,7 +35,7 @@ def ablate(
 
       headcount ablate ./model --data dev.tsv --out run
 
-      headcount ablate ./translator --data val.en --target-data val.fr --kind cross
+      headcount ablate ./translator --data val.en --target-data val.fr --kinds cross
 
       headcount ablate ./model --data dev.tsv --mode all-but-one --select-data train.tsv --limit 1000
     """

@@ -20,6 +20,9 @@ COMMANDS = (
 # Arguments of Python that the command line calls something else than `--argument`.
 OPTIONS = {
     "run": "--out",
+    "kind": "--task",
+    "masked": "--task",
+    "select_task": "--data",
     "masks": "--off",
     "score_task": "--score-data",
     "test_task": "--test",

@@ -44,7 +44,6 @@ def curve(
       --data val.en --target-data val.fr --kinds each
     """
     from headcount.cli.console import messages, print_json, progress
-    from headcount.cli.importance import method_options
     from headcount.cli.loading import run_of
     from headcount.pruning import counts, pruning_curve, resolve_overlap
     from headcount.scoring import find_method
@@ -72,7 +71,7 @@ def curve(
         scores = []
         for name in names:
             with progress(f"scoring by {name}") as bar:
-                options = method_options(name, "example", setup.seed)
+                options = {"seed": setup.seed} if name == "random" else {}
                 scores.append(score(model, scoring, name, run=run.directory, progress=bar, **options))
         with progress("pruning") as bar:
             curves = pruning_curve(

@@ -129,8 +129,7 @@ class Setup:
                     raise typer.BadParameter(f"--{name} is for --engine ray")
             yield
             return
-        from headcount.engine import using
-        from headcount.engine.ray import Ray
+        from headcount.engine import Ray, using
 
         if self.device == "auto":
             self.device = "cpu"  # here; workers use the GPUs that the cluster has

@@ -114,7 +114,7 @@ class Story:
 
     def finish(self, *commands: list[Any]) -> None:
         """Write the report, and say what to do next."""
-        from headcount.report import report
+        from headcount.reporting import report
 
         page = report(self.runs, self.out / "report.html")
         self.title("Done")

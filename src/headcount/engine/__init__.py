@@ -1,5 +1,7 @@
 """Where the work is done: cut into shards, here or on many machines, kept in run directories."""
 
+from typing import Any
+
 from headcount.engine.batches import TOKENS, batches_by_length, tokens_for
 from headcount.engine.shards import over_shards
 from headcount.engine.work import Arrays, Engine, Local, Progress, device_type, is_finite, using
@@ -10,6 +12,7 @@ __all__ = [
     "Engine",
     "Local",
     "Progress",
+    "Ray",
     "batches_by_length",
     "device_type",
     "is_finite",
@@ -17,3 +20,12 @@ __all__ = [
     "tokens_for",
     "using",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Ray` is imported when it is asked for: it needs the extra `ray`."""
+    if name != "Ray":
+        raise AttributeError(f"module 'headcount.engine' has no attribute {name!r}")
+    from headcount.engine.ray import Ray
+
+    return Ray

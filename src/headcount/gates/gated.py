@@ -9,7 +9,7 @@ from typing import Any
 
 from headcount.gates.gate_training import parse_notes
 from headcount.heads import Head
-from headcount.pruning import how_to_load, remaining_heads
+from headcount.pruning import how_to_load, pruning_facts
 from headcount.structure import anatomy
 from headcount.tasks import Metric
 
@@ -99,13 +99,8 @@ class Gated:
 
     def to_json(self) -> dict[str, Any]:
         """What `headcount gates --json` prints, without the path."""
-        found = anatomy(self.model)
         return {
-            **self.metric.facts(),
-            "n": self.test_n,
-            **remaining_heads(self.model, self.removed),
-            "before": self.before,
-            "after": self.after,
+            **pruning_facts(self),
             **{name: getattr(self.stages[-1], name) for name in ("change", "low", "high", "decided")},
             "stages": [stage.to_json() for stage in self.stages],
             "remarks": list(self.remarks),

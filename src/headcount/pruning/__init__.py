@@ -4,7 +4,7 @@ from headcount.pruning.compensation import COMPENSATIONS, compensate
 from headcount.pruning.curve import Curve, pruning_curve
 from headcount.pruning.forecasting import forecast
 from headcount.pruning.pipeline import prune
-from headcount.pruning.pruned import Pruned, how_to_load, remaining_heads
+from headcount.pruning.pruned import Pruned, how_to_load, pruning_facts
 from headcount.pruning.selection import SEARCHES, counts
 from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.pruning.splits import refuse_headless, resolve_overlap
@@ -22,7 +22,7 @@ __all__ = [
     "how_to_load",
     "prune",
     "pruning_curve",
+    "pruning_facts",
     "refuse_headless",
-    "remaining_heads",
     "resolve_overlap",
 ]

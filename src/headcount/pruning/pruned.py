@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +52,7 @@ class Pruned:
     def to_json(self) -> dict[str, Any]:
         """What `headcount prune --json` prints, except for the path of the saved model."""
         return {
-            **self.metric.facts(),
-            "n": self.test_n,
-            **remaining_heads(self.model, self.removed),
-            "before": self.before,
-            "after": self.after,
+            **pruning_facts(self),
             "change": self.change,
             "low": self.low,
             "high": self.high,
@@ -115,14 +110,18 @@ class Pruned:
         return f"Not shown to be non-inferior within {margin}: the measured drop is {drop}."
 
 
-def remaining_heads(model: Any, removed: Iterable[Head]) -> dict[str, Any]:
-    """What the JSON of every result with removed heads says about heads: which were removed, and which are left."""
-    found = anatomy(model)
+def pruning_facts(result: Any) -> dict[str, Any]:
+    """What the JSON of every result with a smaller model says: heads removed and left, the metric before and after."""
+    found = anatomy(result.model)
     return {
-        "removed": [str(head) for head in removed],
+        **result.metric.facts(),
+        "n": result.test_n,
+        "removed": [str(head) for head in result.removed],
         "left": len(found.heads),
         "kept": [str(head) for head in found.heads],
         "left_by_site": {site.name: len(site.kept) for site in found.sites},
+        "before": result.before,
+        "after": result.after,
     }
 
 

@@ -41,7 +41,7 @@ MOST |= dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim"), 2**17)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ModelFiles:
     """A directory whose files are all there and whole: its configuration, and every tensor's shape and file."""
 
     directory: Path
@@ -50,7 +50,7 @@ class Checkpoint:
     files: dict[str, str]  # tensor name -> file name
 
 
-def read_checkpoint(directory: str | Path) -> Checkpoint:
+def read_checkpoint(directory: str | Path) -> ModelFiles:
     """Check a model directory before anything of it is loaded; raises `BadCheckpoint` that names the file."""
     directory = Path(directory)
     if not directory.is_dir():
@@ -75,7 +75,7 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
             raise BadCheckpoint(f"{directory / name} lacks the tensor {missing[0]!r} that {INDEX} promises")
         shapes.update(found)
         files.update(dict.fromkeys(found, name))
-    return Checkpoint(directory, config, shapes, files)
+    return ModelFiles(directory, config, shapes, files)
 
 
 def _weight_files(directory: Path) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from headcount.errors import BadCheckpoint, first_line
 from headcount.structure import ALIGNMENT, built_with_weights, remember_origin, saved_shapes
 from headcount.surgery.format import (
-    Checkpoint,
+    ModelFiles,
     apply_record,
     build_empty,
     model_class,
@@ -68,14 +68,14 @@ def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensor
         ) from error
 
 
-def _weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def _weights(checkpoint: ModelFiles) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for name in dict.fromkeys(checkpoint.files.values()):
         weights.update(load_file(checkpoint.directory / name))
     return weights
 
 
-def _check_shapes(checkpoint: Checkpoint, expected: PreTrainedModel) -> None:
+def _check_shapes(checkpoint: ModelFiles, expected: PreTrainedModel) -> None:
     """Compare every tensor's shape with the model's before anything is loaded."""
     shapes = saved_shapes(expected)
     for name, shape in checkpoint.shapes.items():
