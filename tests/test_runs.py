@@ -61,6 +61,15 @@ def test_a_directory_with_other_things_in_it_is_refused(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_a_process_killed_while_it_began_is_resumed(tmp_path):
+    """What it leaves before `run.json` is whole: a lock, an empty folder, a part of the file."""
+    (tmp_path / "outcomes").mkdir()
+    (tmp_path / "lock").touch()
+    (tmp_path / ".run.json.4711.partial").write_text("{")
+    with RunDirectory(tmp_path, SIGNATURE).open():
+        assert {entry.name for entry in tmp_path.iterdir()} == {"outcomes", "lock", "run.json"}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"signature": ' * 3000])
 def test_a_damaged_run_file_is_refused_by_name(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
