@@ -35,7 +35,7 @@ def test_numbers_that_json_lacks_are_null_and_numpy_numbers_are_numbers(tmp_path
         run.write({"p": float("nan"), "points": ({"relative": np.float64("inf"), "n": np.int64(3)},)})
 
     def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     content = json.loads((tmp_path / "run" / "run.json").read_text(), parse_constant=refuse)
     assert (content["p"], content["points"]) == (None, [{"relative": None, "n": 3}])
