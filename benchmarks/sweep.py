@@ -95,7 +95,7 @@ def peak() -> float:
 
 
 def spread(task: Any, count: int, longest: int) -> Any:
-    """Examples over the whole range of lengths, up to so many tokens."""
+    """Examples over the whole range of lengths, of at most `longest` tokens."""
     sizes = [len(ids) for ids in task.features["input_ids"]]
     order = sorted((index for index in range(len(task)) if sizes[index] <= longest), key=lambda index: sizes[index])
     return task.subset(order[:: max(1, len(order) // count)][:count])
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=["6", "12", "translator", "growth", "all"], default="all")
     parser.add_argument("--examples", type=int, default=64)
-    parser.add_argument("--longest", type=int, default=10_000, help="only sentences of at most so many tokens")
+    parser.add_argument("--longest", type=int, default=10_000, help="only sentences of at most this many tokens")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()

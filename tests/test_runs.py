@@ -35,7 +35,7 @@ def test_numbers_that_json_lacks_are_null_and_numpy_numbers_are_numbers(tmp_path
         run.write({"p": float("nan"), "points": ({"relative": np.float64("inf"), "n": np.int64(3)},)})
 
     def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     content = json.loads((tmp_path / "run" / "run.json").read_text(), parse_constant=refuse)
     assert (content["p"], content["points"]) == (None, [{"relative": None, "n": 3}])
@@ -59,6 +59,15 @@ def test_a_directory_with_other_things_in_it_is_refused(tmp_path):
     with pytest.raises(RunConflict, match=r"thesis\.tex"), RunDirectory(tmp_path, SIGNATURE).open():
         pass
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_process_killed_while_it_began_is_resumed(tmp_path):
+    """What it leaves before `run.json` is whole: a lock, an empty folder, a part of the file."""
+    (tmp_path / "outcomes").mkdir()
+    (tmp_path / "lock").touch()
+    (tmp_path / ".run.json.4711.partial").write_text("{")
+    with RunDirectory(tmp_path, SIGNATURE).open():
+        assert {entry.name for entry in tmp_path.iterdir()} == {"outcomes", "lock", "run.json"}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"signature": ' * 3000])

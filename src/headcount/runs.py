@@ -29,6 +29,7 @@ from headcount.files import read_object, to_json, write_whole
 from headcount.structure import came_from
 
 RUN, SHARDS, LOCK = "run.json", "outcomes", "lock"
+LEFT = ".*.partial"  # what a process that was killed while it wrote has left behind
 SAMPLED = 4096  # values of each tensor that enter a model's fingerprint
 CHECKSUM = 32  # bytes in front of a shard
 
@@ -62,8 +63,8 @@ class RunDirectory:
             raise RunConflict(f"cannot use {self.path} as a run directory: {error.strerror or error}") from error
         try:
             self._begin_or_resume()
-            for left in (*self.path.glob(".*.partial"), *(self.path / SHARDS).glob(".*.partial")):
-                left.unlink(missing_ok=True)  # by a process that was killed while it wrote
+            for left in (*self.path.glob(LEFT), *(self.path / SHARDS).glob(LEFT)):
+                left.unlink(missing_ok=True)
             yield self
         finally:
             lock.release()
@@ -92,10 +93,11 @@ class RunDirectory:
         if not str(self.path) or self.path == Path():
             raise RunConflict("a run needs a directory of its own", advice="name one with {run}")
         if self.path.is_dir() and not (self.path / RUN).exists():
-            others = [entry.name for entry in self.path.iterdir() if entry.name not in (RUN, SHARDS, LOCK)]
+            begun = {self.path / SHARDS, self.path / LOCK, *self.path.glob(LEFT)}  # by a process that was killed
+            others = sorted(set(self.path.iterdir()) - begun)
             if others:
                 raise RunConflict(
-                    f"{self.path} is not a run directory: it holds {others[0]!r}", advice="choose another {run}"
+                    f"{self.path} is not a run directory: it holds {others[0].name!r}", advice="choose another {run}"
                 )
 
     def _begin_or_resume(self) -> None:

@@ -126,7 +126,7 @@ def test_the_command_line_killed_twenty_times(shared, tmp_path):
 
 
 def fails_then_goes_on(task, directory, fill, free):
-    """A sweep in a place that is too small says so, keeps what it has, and goes on to the same end with more room."""
+    """A sweep in a place that is too small says so, keeps what it has, and resumes to the same end with more room."""
     model = bert()
     expected = evaluate(model, task, masks(model), tokens=32)
     fill()

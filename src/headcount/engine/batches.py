@@ -14,7 +14,7 @@ CACHE, MEMORY = 8 * 2**20, 512 * 2**20  # bytes of the widest activation: a CPU'
 def tokens_for(model: Any, device: str | None = None) -> int:
     """How many tokens to run at a time: on a CPU as many as keep a layer's widest activation in the cache.
 
-    device: the type of that which will run it, if it is not the model's own.
+    device: the type of device that will run it, if not the model's own.
     """
     hidden = max((site.output.weight.shape[-1] for site in anatomy(model).sites), default=1)
     budget = CACHE if (device or device_of(model).type) == "cpu" else MEMORY

@@ -183,7 +183,7 @@ class Plan:
 def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = True, fill: Fill | None = None) -> Plan:
     """Heads of one site: replay. Of several: a pruned copy, which is faster the more is gone. Otherwise: plainly."""
     found = anatomy(model)
-    # A mask around this call acts by hooks on the projections, which the fast paths would partly leave out; and they
+    # A mask around this call acts by hooks on the projections, which the fast paths would partly skip; and they
     # read weights that accelerate has put elsewhere until a whole layer runs.
     fast = fast and not any(is_hooked(site.output) for site in found.sites)
     fast = fast and not any(weight.is_meta for weight in model.parameters())
