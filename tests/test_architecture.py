@@ -280,7 +280,7 @@ def test_the_entrance_rule_complains_when_it_should():
     assert entrance_complaints(inside, "headcount.cli.prune")
     assert not entrance_complaints(inside, "headcount.pruning.curve")
     assert not entrance_complaints("from headcount.pruning import prune", "headcount.cli.prune")
-    assert entrance_complaints("from headcount.engine.ray import Ray", "headcount.cli.setup")
+    assert entrance_complaints("from headcount.engine.ray import Ray", "headcount.cli.options")
 
 
 def test_relative_imports_in_a_package_start_from_the_package():

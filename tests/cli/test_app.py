@@ -14,7 +14,7 @@ from headcount.cli.app import COMMANDS, call
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.loading import DTYPES
-from headcount.cli.setup import FillName, Precision, Setup, command
+from headcount.cli.options import FillName, Precision, Setup, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 

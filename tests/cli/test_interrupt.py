@@ -60,7 +60,7 @@ def start(moment, *words):
 @pytest.mark.parametrize(
     "moment",
     [
-        *("headcount.cli.app", "typer", "headcount.cli.setup", "headcount.errors", "headcount.cli.evaluate", "rich"),
+        *("headcount.cli.app", "typer", "headcount.cli.options", "headcount.errors", "headcount.cli.evaluate", "rich"),
         *("headcount.cli.console", "transformers", "numpy", "torch", "headcount.ablation", "headcount.cli.loading"),
         "headcount.tasks",
     ],

@@ -7,7 +7,7 @@ import torch
 import zoo
 from headcount import anatomy, evaluate
 from headcount.evaluation.last_position import find_last_position
-from headcount.evaluation.means import mean_contexts
+from headcount.evaluation.mean_outputs import mean_contexts
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay
 from headcount.evaluation.sweep import make_plan, read_masks

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.setup import Data, Fill, Setup, command, listed, option
+from headcount.cli.options import Data, Fill, Setup, command, listed, option
 
 
 def register(app: typer.Typer) -> None:

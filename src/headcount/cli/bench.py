@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.setup import Setup, command
+from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Data, Fill, Setup, command, option
+from headcount.cli.options import Data, Fill, Setup, command, option
 
 
 def register(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from headcount.cli.setup import command, option
+from headcount.cli.options import command, option
 from headcount.demo import STORIES, Story, find_packages
 
 

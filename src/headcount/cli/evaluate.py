@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Data, Setup, command, option
+from headcount.cli.options import Data, Setup, command, option
 
 
 def register(app: typer.Typer) -> None:

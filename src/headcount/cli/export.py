@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Overwrite, Setup, command, option
+from headcount.cli.options import Overwrite, Setup, command, option
 
 EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 

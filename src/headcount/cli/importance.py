@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.setup import Setup, command, option
+from headcount.cli.options import Setup, command, option
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["gradient", "fisher", "oracle", "confidence", "relevance", "random"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import AsJson, command, option
+from headcount.cli.options import AsJson, command, option
 
 
 def register(app: typer.Typer) -> None:

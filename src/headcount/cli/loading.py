@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from headcount.cli.setup import Setup
+from headcount.cli.options import Setup
 from headcount.errors import HeadcountError, first_line
 from headcount.runs import RunDirectory, model_signature, versions
 from headcount.structure import remember_origin

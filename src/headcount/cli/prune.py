@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.setup import Setup, command
+from headcount.cli.options import Setup, command
 
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
 

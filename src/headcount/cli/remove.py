@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from headcount.cli.setup import AsJson, Model, Overwrite, command, listed, option
+from headcount.cli.options import AsJson, Model, Overwrite, command, listed, option
 
 Saved = Literal["auto", "float32", "bfloat16", "float16"]
 

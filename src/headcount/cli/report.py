@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headcount.cli.setup import command, option
+from headcount.cli.options import command, option
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.setup import Setup, command, listed, option
+from headcount.cli.options import Setup, command, listed, option
 
 
 def register(app: typer.Typer) -> None:

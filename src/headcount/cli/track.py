@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from headcount.cli.options import Setup, command
 from headcount.cli.prune import OverlapOption
-from headcount.cli.setup import Setup, command
 
 
 def register(app: typer.Typer) -> None:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
+from headcount.evaluation.near_ties import best_candidate
 from headcount.evaluation.outcomes import Mask
 from headcount.intervene import masked
 from headcount.structure import Substitutes
 from headcount.tasks import Batch, DraftingTask, EndAtLimit
 
-TIE = 1e-4  # two candidates whose logits are closer than this are a near tie
 TOGETHER = 512  # outputs that are continued in one batch
 GUESSES = 2  # how often a guess at the rest is tried before decoding token by token
 LEAVE = 8  # outputs that have ended leave the batch when they are more than an eighth of it
@@ -111,13 +111,6 @@ def read(model: Any, prepared: Prepared, text: Tensor, look: Callable[[Tensor], 
     ((hidden, where),) = seen  # the output projection runs once
     logits = _processed(prepared.processors, fed, where, output.logits[0].float())
     return Reading(hidden, where, logits, *best_candidate(logits))
-
-
-def best_candidate(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The best candidate, and whether another lies within 1e-4 of it: (N, V) to (N,), (N,)"""
-    top, best = logits.max(dim=-1)
-    second = logits.scatter(-1, best[..., None], -torch.inf).amax(dim=-1)
-    return best, top - second < TIE
 
 
 def end_tokens(model: Any) -> Tensor:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from headcount.evaluation.decoding import (
-    TIE,
     Continuation,
     PartialOutput,
     after_disagreement,
@@ -28,6 +27,7 @@ from headcount.evaluation.decoding import (
     prepare,
     read,
 )
+from headcount.evaluation.near_ties import TIE
 from headcount.evaluation.outcomes import Mask
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay, mask_values

@@ -24,10 +24,10 @@ from headcount.engine import (
     using,
 )
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
-from headcount.evaluation.decoding import TIE
 from headcount.evaluation.drafting import can_draft, drafted_outputs
 from headcount.evaluation.last_position import find_last_position
-from headcount.evaluation.means import mean_contexts
+from headcount.evaluation.mean_outputs import mean_contexts
+from headcount.evaluation.near_ties import tied_classes
 from headcount.evaluation.outcomes import Mask, Outcomes
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay, mask_values
@@ -271,7 +271,7 @@ def measure_replayed(
             many = batch.repeat(len(some))
             outputs = replay.run(mask_values(found, some, device_of(model)), partial(task.outputs, model, many))
             statistics = task.statistics(outputs, many).split(len(batch))
-            ties = _near_ties(outputs).split(len(batch))
+            ties = tied_classes(outputs).split(len(batch))
             for mask, of_mask, tied in zip(some, statistics, ties, strict=True):
                 yield Measured(mask, batch.indices, of_mask, int(tied.sum()))
 
@@ -286,11 +286,3 @@ def measure_drafted(
     yield Measured(frozenset(), batch.indices, unchanged, near_ties)
     for mask, ids in outputs.items():
         yield Measured(mask, batch.indices, unchanged if ids is draft else task.statistics(ids, batch))
-
-
-def _near_ties(outputs: Tensor) -> Tensor:
-    """Which examples' two best classes lie within 1e-4: (B,); none where an output is not one choice."""
-    if outputs.ndim != 2 or outputs.shape[-1] < 2:
-        return torch.zeros(len(outputs), dtype=torch.bool)
-    best = outputs.float().topk(2, dim=-1).values  # (B, 2)
-    return best[:, 0] - best[:, 1] < TIE

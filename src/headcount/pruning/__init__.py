@@ -4,7 +4,7 @@ from headcount.pruning.compensation import COMPENSATIONS, compensate
 from headcount.pruning.curve import Curve, pruning_curve
 from headcount.pruning.forecasting import forecast
 from headcount.pruning.pipeline import prune
-from headcount.pruning.pruned import Pruned, how_to_load, pruning_facts
+from headcount.pruning.result import Pruned, how_to_load, pruning_facts
 from headcount.pruning.selection import SEARCHES, counts
 from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.pruning.splits import refuse_headless, resolve_overlap

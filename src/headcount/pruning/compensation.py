@@ -7,7 +7,7 @@ whole model's site. The sites before it have been refitted by then, so it also c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,10 +20,10 @@ from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.structure import AttentionSite, anatomy, is_transposed
 from headcount.tasks import Task
 
-COMPENSATIONS = ("none", "mean", "refit")
 PENALTIES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 100.0)  # times the mean square of a column
 
 Model = TypeVar("Model", bound=nn.Module)
+Sites = dict[str, AttentionSite]
 
 
 def compensate(
@@ -43,7 +43,8 @@ def compensate(
     """
     if how not in COMPENSATIONS:
         raise HeadcountError(unknown("compensation", how, COMPENSATIONS))
-    if how == "none":
+    adjust = COMPENSATIONS[how]
+    if adjust is None:
         return pruned
     seen = calibration or Calibration(whole, task)
     originals = {site.name: site for site in anatomy(whole).sites}
@@ -51,20 +52,34 @@ def compensate(
     changed = [name for name in seen.order if len(sites[name].kept) < len(originals[name].kept)]
     if not changed:
         return pruned
-    if how == "mean":
-        _refuse_without_bias([sites[name] for name in changed])
-        names = changed
-    else:
-        names = seen.order[seen.order.index(changed[0]) :]
+    adjust(sites, originals, changed, pruned, seen, progress or (lambda share: None))
+    return pruned
+
+
+def _add_means(
+    sites: Sites, originals: Sites, changed: list[str], pruned: Any, seen: Calibration, progress: Progress
+) -> None:
+    """`mean`: add what the removed heads put out on average to the bias of every site that lost some."""
+    _refuse_without_bias([sites[name] for name in changed])
+    for done, name in enumerate(changed):
+        _fold_mean(sites[name], originals[name], seen)
+        progress((done + 1) / len(changed))
+
+
+def _refit_all(
+    sites: Sites, originals: Sites, changed: list[str], pruned: Any, seen: Calibration, progress: Progress
+) -> None:
+    """`refit`: from the first site that lost heads on, in running order, so that each also corrects those before it."""
+    names = seen.order[seen.order.index(changed[0]) :]
     forward = LayerwiseForward(pruned.eval(), seen.task, seen.batches, [sites[name] for name in seen.order])
     for done, name in enumerate(names):
-        if how == "mean":
-            _fold_mean(sites[name], originals[name], seen)
-        elif sites[name].kept or sites[name].output.bias is not None:
+        if sites[name].kept or sites[name].output.bias is not None:
             _refit(sites[name], seen, forward)
-        if progress is not None:
-            progress((done + 1) / len(names))
-    return pruned
+        progress((done + 1) / len(names))
+
+
+# To add a compensation: a function like the two above, and its name here.
+COMPENSATIONS: dict[str, Callable[..., None] | None] = {"none": None, "mean": _add_means, "refit": _refit_all}
 
 
 def _fold_mean(site: AttentionSite, original: AttentionSite, seen: Calibration) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import headcount
 from headcount.errors import HeadcountError
+from headcount.files import write_whole
 from headcount.reporting.ablation import evaluations, one_head_per_layer, other_data
 from headcount.reporting.headline import headline
 from headcount.reporting.heads import heads, roles
@@ -63,7 +62,7 @@ def report(results: Any, file: str | Path) -> Path:
     path = Path(file)
     target = path.resolve()  # if it is a link, the file that it points to is written
     _refuse_other_files(path, target)
-    _write(target, html(runs).encode())
+    write_whole(target, html(runs).encode())
     return path
 
 
@@ -174,16 +173,3 @@ def _refuse_other_files(path: Path, target: Path) -> None:
     with target.open("rb") as stream:
         if stream.read(len(MARK)) != MARK.encode() and target.stat().st_size:
             raise HeadcountError(f"{path} exists and is not a headcount report; choose another name")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write the whole file, or leave what was there."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
-        raise HeadcountError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
