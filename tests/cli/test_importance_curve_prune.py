@@ -61,8 +61,8 @@ def test_importance(headcount, place, tmp_path):
 
 def test_importance_refusals(headcount, place):
     ask = ("importance", place / "classifier", "--data")
-    refused(headcount(*ask, place / "train.tsv", "--method", "gradeint"), "'gradient'")
-    refused(headcount(*ask, place / "train.tsv", "--per", "batch", "--method", "fisher"), "--per batch")
+    refused(headcount(*ask, place / "train.tsv", "--method", "gradeint"), "'gradient'", code=2)
+    refused(headcount(*ask, place / "train.tsv", "--per", "batch", "--method", "fisher"), "--per batch", code=2)
     refused(headcount(*ask, place / "one.tsv"), "label 1")
     refused(headcount(*ask, place / "empty.tsv"), "empty")
 
@@ -88,7 +88,7 @@ def test_curve_of_each_kind(headcount, place):
 
 def test_other_data_needs_targets_of_its_own(headcount, place):
     ask = ("curve", place / "translator", "--data", place / "dev.en", "--target-data", place / "dev.fr")
-    refused(headcount(*ask, "--score-data", place / "train.en"), "--score-target-data")
+    refused(headcount(*ask, "--score-data", place / "train.en"), "--score-target-data", code=2)
 
 
 def test_curve_refusals(headcount, place):

@@ -28,7 +28,7 @@ def option(*names: str, panel: str | None = None, **settings: Any) -> Any:
 
 
 def _device(name: str) -> str:
-    one_of("device", DEVICES)(name.partition(":")[0])  # cuda:1 is the second of its kind
+    one_of("--device", DEVICES)(name.partition(":")[0])  # cuda:1 is the second of its kind
     return name
 
 
@@ -202,7 +202,8 @@ def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
     if not choices:
         return parameter
     declared = copy(info[0])
-    declared.parser, declared.metavar = one_of(parameter.name.replace("_", " "), choices), "|".join(choices)
+    name = next(iter(declared.param_decls or ()), parameter.name.replace("_", " "))
+    declared.parser, declared.metavar = one_of(name, choices), "|".join(choices)
     plain: Any = Annotated[(str | None) if kind is not kinds[0] else str, declared]
     return parameter.replace(annotation=plain)
 
@@ -210,7 +211,7 @@ def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
 def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:
     """A parser of a closed set: the word itself, or a refusal that suggests the nearest.
 
-    >>> one_of("mode", ("each", "all-but-one"))("each")
+    >>> one_of("--mode", ("each", "all-but-one"))("each")
     'each'
     """
 

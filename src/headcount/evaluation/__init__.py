@@ -1,6 +1,6 @@
 """The one engine: what happens when heads are off."""
 
 from headcount.evaluation.outcomes import Mask, Outcomes
-from headcount.evaluation.sweep import evaluate
+from headcount.evaluation.sweep import FILLS, evaluate
 
-__all__ = ["Mask", "Outcomes", "evaluate"]
+__all__ = ["FILLS", "Mask", "Outcomes", "evaluate"]
