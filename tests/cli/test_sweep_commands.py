@@ -155,7 +155,7 @@ def test_what_the_model_or_the_data_cannot_do_is_one_sentence(headcount, classif
         (["--layers", "0-x"], "'0-x'"),
         (["--mode", "eech"], "did you mean 'each'"),
         (["--fill", "meen"], "did you mean 'mean'"),
-        (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--device", "tpu"], "--device 'tpu'"),
         (["--dtype", "float33"], "did you mean 'float32'"),
         (["--select-data", "x.tsv"], "--mode all-but-one"),
         (["--engine", "rey"], "did you mean 'ray'"),

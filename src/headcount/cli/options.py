@@ -202,7 +202,8 @@ def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
     if not choices:
         return parameter
     declared = copy(info[0])
-    name = next(iter(declared.param_decls or ()), parameter.name.replace("_", " "))
+    names = [word for word in (declared.default, *(declared.param_decls or ())) if str(word).startswith("--")]
+    name = names[0] if names else parameter.name.replace("_", " ")
     declared.parser, declared.metavar = one_of(name, choices), "|".join(choices)
     plain: Any = Annotated[(str | None) if kind is not kinds[0] else str, declared]
     return parameter.replace(annotation=plain)
