@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headcount.errors import HeadcountError
 
@@ -117,7 +117,7 @@ def _parse_unit(text: str) -> Head | Span:
     return Span(kind, layer, first, last)
 
 
-def _items(units: Iterable[Head | str] | Head | str) -> Iterable[Head | str]:
+def _items(units: Any) -> Iterable[Any]:
     if isinstance(units, Head | Span):
         return [units]
     if not isinstance(units, Iterable):

@@ -1,4 +1,4 @@
-"""`capture`: attention maps, and what heads and neurons put out, of all that runs inside the block, under every kernel."""
+"""`capture`: attention maps and outputs of heads and neurons of all that runs inside the block, under every kernel."""
 
 from __future__ import annotations
 
