@@ -59,7 +59,7 @@ def test_a_fresh_process_computes_the_same(tmp_path, repository):
         [sys.executable, "-c", READER, str(tmp_path), str(torch.get_num_threads())],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(repository / "tests")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(repository / name) for name in ("tests", "src"))},
     )
     assert answer.returncode == 0, answer.stderr[-3000:]
     found = json.loads(answer.stdout.splitlines()[-1])
