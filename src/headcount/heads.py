@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from headcount.errors import HeadcountError
 
@@ -19,8 +19,26 @@ _SPAN = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})(?:\.([0-9]{1,6})-([0-9]{1,6}))
 _RANGES = re.compile(r"(?:[0-9]{1,6}(?:-[0-9]{1,6})?(?:, (?!$)|$))*")
 
 
+class _AtSite:
+    """What belongs to one site of a model."""
+
+    __slots__ = ()
+    kind: str
+    layer: int
+
+    @property
+    def site(self) -> str:
+        """The site that it belongs to, for example `encoder.3`."""
+        return f"{self.kind}.{self.layer}"
+
+    @property
+    def is_neuron(self) -> bool:
+        """Whether it is in a feed-forward layer."""
+        return self.kind.endswith(FEED_FORWARD)
+
+
 @dataclass(frozen=True, order=True, slots=True)
-class Head:
+class Head(_AtSite):
     """Kind, layer and index, counted from 0; written `encoder.3.5`.
 
     A head keeps its address when others are removed: `encoder.3.5` means the same head forever.
@@ -45,16 +63,6 @@ class Head:
             )
         return cls(match[1], int(match[2]), int(match[3]))
 
-    @property
-    def site(self) -> str:
-        """The site that the head belongs to, for example `encoder.3`."""
-        return f"{self.kind}.{self.layer}"
-
-    @property
-    def is_neuron(self) -> bool:
-        """Whether it is a neuron of a feed-forward layer."""
-        return self.kind.endswith(FEED_FORWARD)
-
     def __str__(self) -> str:
         return f"{self.kind}.{self.layer}.{self.index}"
 
@@ -62,23 +70,14 @@ class Head:
         return f"Head.parse({str(self)!r})"
 
 
-class Span(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Span(_AtSite):
     """Several units of one site: those from `first` to `last`, or, without numbers, all that it has left."""
 
     kind: str
     layer: int
     first: int | None = None
     last: int | None = None
-
-    @property
-    def site(self) -> str:
-        """The site that the units belong to, for example `encoder_ffn.3`."""
-        return f"{self.kind}.{self.layer}"
-
-    @property
-    def is_neuron(self) -> bool:
-        """Whether the units are neurons of a feed-forward layer."""
-        return self.kind.endswith(FEED_FORWARD)
 
     def __str__(self) -> str:
         return self.site if self.first is None else f"{self.site}.{self.first}-{self.last}"

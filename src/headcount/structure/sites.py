@@ -225,12 +225,8 @@ class Anatomy:
     def __repr__(self) -> str:
         names = [name for name in self.asked if name != "sublayers"]
         counts = [f"{sum(len(site.kept) for site in self.sites if site.unit == name[:-1])} {name}" for name in names]
-        sites = f"{len(self.sites)} sites"
-        return (
-            f"<{' and '.join(counts)} at {sites}: {', '.join(self.kinds)}>"
-            if counts
-            else (f"<{sites}: {', '.join(self.kinds)}>")
-        )
+        what = f"{' and '.join(counts)} at " if counts else ""
+        return f"<{what}{len(self.sites)} sites: {', '.join(self.kinds)}>"
 
 
 def _attention(model: nn.Module) -> tuple[dict[str, nn.Module], list[AttentionSite]]:
