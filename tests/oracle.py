@@ -1,7 +1,7 @@
-"""What the tests know of the families without asking headcount: where heads lie, and what they weigh.
+"""What the tests know of the families without asking headcount: where heads and neurons lie, and what they weigh.
 
-A head is silenced here by zeroing its columns of the output projection, found by a table of module names; what it
-holds is counted from the shapes of the projections beside it. Nothing in this file imports headcount.
+A head or neuron is silenced here by zeroing its columns of the output projection, found by a table of module names;
+what it holds is counted from the shapes of the projections beside it. Nothing in this file imports headcount.
 """
 
 from __future__ import annotations
@@ -31,13 +31,30 @@ T5 = {
 }
 VIT = {"encoder": r"layers\.(\d+)\.attention\.o_proj"}
 CLIP = {kind: rf"{kind}_model\.encoder\.layers\.(\d+)\.self_attn\.out_proj" for kind in ("text", "vision")}
+NEURONS = {  # the output projections of feed-forward layers, by the same kinds
+    "text": {"encoder": r"(?:encoder|transformer)\.layer\.(\d+)\.(?:output\.dense|ffn\.lin2)"},
+    "albert": {"encoder": r"albert_layer_groups\.(\d+)\.albert_layers\.0\.ffn_output"},
+    "prompt": {"decoder": r"(?:layers|h)\.(\d+)\.(?:mlp\.(?:c_proj|down_proj|dense_4h_to_h)|fc2)"},
+    "pair": {kind: rf"{kind}\.layers\.(\d+)\.fc2" for kind in ("encoder", "decoder")},
+    "t5": {
+        "encoder": r"encoder\.block\.(\d+)\.layer\.1\.DenseReluDense\.wo",
+        "decoder": r"decoder\.block\.(\d+)\.layer\.2\.DenseReluDense\.wo",
+    },
+    "image": {"encoder": r"layers\.(\d+)\.mlp\.fc2"},
+    "image+text": {kind: rf"{kind}_model\.encoder\.layers\.(\d+)\.mlp\.fc2" for kind in ("text", "vision")},
+}
+MAKE_NEURONS = {  # what stands before each of these projections
+    "output.dense": ("intermediate.dense",), "lin2": ("lin1",), "ffn_output": ("ffn",), "c_proj": ("c_fc",),
+    "dense_4h_to_h": ("dense_h_to_4h",), "down_proj": ("gate_proj", "up_proj", "gate_up_proj"), "fc2": ("fc1",),
+    "wo": ("wi", "wi_0", "wi_1"),
+}  # fmt: skip
 INPUTS = re.compile(
     r"(self\.)?(query|key|value|[qkv]_proj|[qkv]_lin|[qkv]|(pos_)?(query|key|value)_proj|c_attn|query_key_value|qkv_proj)"
 )
 
 
 class Place(NamedTuple):
-    """One attention site as the test sees it."""
+    """One site as the test sees it; a neuron is a head of size 1."""
 
     output: str  # path of the output projection
     head_dim: int
@@ -46,20 +63,40 @@ class Place(NamedTuple):
 
 
 def places(model: nn.Module, name: str) -> dict[str, Place]:
-    """Every site of a zoo model that has all its heads, by its name (`encoder.0`)."""
+    """Every attention site of a zoo model that has all its heads, by its name (`encoder.0`)."""
     reads = zoo.ZOO[name].reads
     table = {"pair": BART, "audio": BART, "prompt": GPT, "image": VIT, "image+text": CLIP, "text": BERT}[reads]
     table = T5 if name in ("t5", "mt5") else ALBERT if "albert" in name else table
-    found: dict[str, Place] = {}
+    return {
+        f"{kind}.{layer}": _place(model, kind, path, model.get_submodule(path))
+        for kind, layer, path in _matches(model, name, table)
+    }
+
+
+def neuron_places(model: nn.Module, name: str) -> dict[str, Place]:
+    """Every feed-forward site of a zoo model that has all its neurons, by its name (`encoder_ffn.0`)."""
+    reads = zoo.ZOO[name].reads
+    table = NEURONS["t5" if name in ("t5", "mt5") else "albert" if "albert" in name else reads.replace("audio", "pair")]
+    found = {}
+    for kind, layer, path in _matches(model, name, table):
+        module: Any = model.get_submodule(path)
+        count = module.weight.shape[0 if type(module).__name__ == "Conv1D" else 1]
+        found[f"{kind}_ffn.{layer}"] = Place(path, 1, 1, count)
+    return found
+
+
+def _matches(model: nn.Module, name: str, table: dict[str, str]) -> list[tuple[str, int, str]]:
+    """Kind, layer and path of the modules that a table names."""
+    found = []
     for kind, pattern in table.items():
-        for path, module in model.named_modules():
+        for path, _ in model.named_modules():
             match = re.search(rf"(?:^|\.){pattern}$", path)
             if match is None and kind in ("text", "vision"):  # one tower alone has no prefix
+                alone = pattern.partition("encoder\\.")[2]
                 tower = type(model).__name__.startswith(f"CLIP{kind.title()}")
-                match = re.search(r"(?:^|\.)layers\.(\d+)\.self_attn\.out_proj$", path) if tower else None
+                match = re.search(rf"(?:^|\.){alone}$", path) if tower else None
             if match is not None:
-                layer = int(match[1]) * (2 if name == "albert-groups" else 1)
-                found[f"{kind}.{layer}"] = _place(model, kind, path, module)
+                found.append((kind, int(match[1]) * (2 if name == "albert-groups" else 1), path))
     return found
 
 
@@ -77,8 +114,8 @@ def all_heads(where: dict[str, Place]) -> list[str]:
 
 
 def zeroed(model: nn.Module, name: str, heads: Iterable[Any]) -> Any:
-    """A copy whose output projections ignore these heads: their columns are zero."""
-    where = places(model, name)
+    """A copy whose output projections ignore these heads and neurons: their columns are zero."""
+    where = {**places(model, name), **neuron_places(model, name)}
     model = copy.deepcopy(model)
     for head in map(str, heads):
         site, _, index = head.rpartition(".")
@@ -94,7 +131,7 @@ def zeroed(model: nn.Module, name: str, heads: Iterable[Any]) -> Any:
 
 
 def weight_of(model: nn.Module, name: str, heads: Iterable[Any]) -> int:
-    """How many parameters these heads hold together: a shared key-value head goes with its last query head."""
+    """How many parameters these units hold together: a shared key-value head goes with its last query head."""
     gone: dict[str, set[int]] = {}
     for head in map(str, heads):
         site, _, index = head.rpartition(".")
@@ -117,6 +154,20 @@ def weight_of(model: nn.Module, name: str, heads: Iterable[Any]) -> int:
             rows = len(lost) + 2 * keys if fused else keys if shared else len(lost)
             width = hidden + (getattr(module, "bias", None) is not None)
             total += rows * place.head_dim * width
+    for site, place in neuron_places(model, name).items():
+        total += len(gone.get(site, ())) * _weight_of_neuron(model, place)
+    return total
+
+
+def _weight_of_neuron(model: nn.Module, place: Place) -> int:
+    ending = next(ending for ending in MAKE_NEURONS if place.output.endswith(f".{ending}"))
+    modules = dict(model.named_modules())
+    output: Any = modules[place.output]
+    total = output.weight.numel() // place.heads  # its column
+    for maker in MAKE_NEURONS[ending]:
+        module: Any = modules.get(place.output.removesuffix(ending) + maker)
+        if module is not None:
+            total += sum(parameter.numel() for parameter in module.parameters()) // place.heads
     return total
 
 

@@ -12,8 +12,8 @@ import sys
 import pytest
 
 import zoo
-from headcount import load
-from oracle import parameters, places, weight_of
+from headcount import load, remove, save
+from oracle import neuron_places, parameters, places, weight_of
 
 KEYS = {"kind", "layer", "heads", "head_dim", "kv_heads", "parameters"}
 
@@ -33,7 +33,9 @@ def test_the_table(headcount, directories):
         "594",
         "0.55M",
     ]
-    for fact in ("12 heads", "18,387 parameters", "39.2%", "128 tokens"):
+    row = next(line for line in answer.out.splitlines() if "encoder_ffn.0-2" in line)
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == ["encoder_ffn.0-2", "48", "2,376", "49", "0.01M"]
+    for fact in ("12 heads", "144 neurons", "18,387 parameters", "39.2%", "38.8%", "128 tokens"):
         assert fact in answer.out
 
 
@@ -63,6 +65,34 @@ def test_the_parameters_of_a_head_are_what_its_removal_saves(headcount, director
         bias = model.get_submodule(places(model, name)[site].output).bias
         assert told["parameters"] == weight_of(model, name, every) + (0 if bias is None else bias.numel())
         assert told["head_flops"] > 2 * 128 * told["head_parameters"]
+
+
+@pytest.mark.parametrize("name", ["bert", "albert-groups", "llama", "t5", "clip"])
+def test_the_parameters_of_a_neuron_are_what_its_removal_saves(headcount, directories, name):
+    model = zoo.build(name)
+    facts = json.loads(headcount("inspect", directories / name, "--json").out)
+    by_name = {f"{site['kind']}.{site['layer']}": site for site in facts["ffn_sites"]}
+    expected = neuron_places(model, name)
+    assert set(by_name) == set(expected)
+    assert facts["neurons"] == sum(place.heads for place in expected.values())
+    for site, told in by_name.items():
+        assert (told["neurons"], told["original_neurons"]) == (expected[site].heads, expected[site].heads)
+        assert told["neuron_parameters"] == weight_of(model, name, [f"{site}.0"])
+        assert told["neuron_flops"] == 2 * 128 * told["neuron_parameters"]
+        bias = model.get_submodule(expected[site].output).bias
+        size = told["neurons"] * told["neuron_parameters"] + (0 if bias is None else bias.numel())
+        assert told["parameters"] == size
+    assert facts["ffn_share"] == pytest.approx(
+        sum(site["parameters"] for site in facts["ffn_sites"]) / facts["parameters"]
+    )
+
+
+def test_pruned_feed_forward_layers(headcount, tmp_path):
+    save(remove(zoo.build("bert"), "encoder_ffn.0.0-9,encoder_ffn.2"), tmp_path / "model")
+    facts = json.loads(headcount("inspect", tmp_path / "model", "--json").out)
+    assert [site["neurons"] for site in facts["ffn_sites"]] == [38, 48, 0]
+    assert [site["neuron_parameters"] for site in facts["ffn_sites"]] == [49, 49, 0]
+    assert "38 of 48" in headcount("inspect", tmp_path / "model").out
 
 
 def test_pruned_directories(headcount, directories):
@@ -120,6 +150,8 @@ def test_seventy_billion_parameters_in_little_memory(tmp_path):
     assert answer.stderr == ""
     facts = json.loads(answer.stdout)
     assert facts["heads"] == 80 * 64
+    assert facts["neurons"] == 80 * 28672
+    assert facts["ffn_sites"][79]["neuron_parameters"] == 3 * 8192
     assert facts["parameters"] == 70_553_706_496
     assert facts["sites"][79]["head_parameters"] == 2 * 128 * 8192
     assert max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) < 2 * 2**20  # in KiB

@@ -35,6 +35,21 @@ def test_json(headcount, directories, tmp_path):
     assert facts["signature"]["model"]["class"] == "BertForSequenceClassification"
 
 
+def test_neurons_and_sublayers(headcount, directories, tmp_path):
+    arguments = ("remove", directories / "bert", "--heads", "encoder.0.1,encoder_ffn.0.0-9,encoder_ffn.2")
+    answer = headcount(*arguments, "--out", tmp_path / "a", "--json")
+    facts = json.loads(answer.out)
+    assert facts["removed"] == ["encoder.0.1", "encoder_ffn.0.0-9", "encoder_ffn.2"]
+    assert (facts["left"], facts["neurons_left"]) == (11, 144 - 58)
+    assert facts["parameters_before"] - facts["parameters_after"] == 594 + 58 * (24 + 1 + 24)
+    answer = headcount(*arguments, "--out", tmp_path / "b")
+    assert "Removed 1 heads and 58 neurons, 11 heads and 86 neurons left" in answer.out
+    model = zoo.build("bert", "BertForSequenceClassification")
+    neurons = [*(f"encoder_ffn.0.{i}" for i in range(10)), *(f"encoder_ffn.2.{i}" for i in range(48))]
+    expected = run(zeroed(model, "bert", ["encoder.0.1", *neurons]), zoo.inputs("bert"))
+    assert off_by(run(library.load(tmp_path / "b"), zoo.inputs("bert")), expected) <= 1e-5
+
+
 def test_a_pruned_directory_is_cut_further(headcount, directories, tmp_path):
     assert headcount("remove", directories / "pruned", "--heads", "encoder.0.3", "--out", tmp_path / "a").code == 0
     left = [str(head) for head in library.anatomy(library.load(tmp_path / "a")).site("encoder.0").heads]

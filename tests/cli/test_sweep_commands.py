@@ -59,6 +59,19 @@ def test_evaluate_with_heads_off_as_json(headcount, classifier):
     assert {"signature", "model", "metric", "n", "low", "high", "p"} <= set(result)
 
 
+def test_evaluate_with_neurons_and_sublayers_off(headcount, classifier):
+    arguments = ("evaluate", classifier / "model", "--data", classifier / "dev.tsv")
+    answer = headcount(*arguments, "--off", "encoder.0.1,encoder_ffn.0.1-3,encoder_ffn.1,encoder.1", "--json")
+    result = json.loads(answer.out)
+    heads = ["encoder.0.1", *(f"encoder.1.{index}" for index in range(4))]
+    assert result["off"] == [*heads, "encoder_ffn.0.1-3", "encoder_ffn.1"]
+    assert result["change"] == pytest.approx(result["score"] - result["base"])
+    assert "with 1 heads and 3 neurons off" in headcount(*arguments, "--off", "encoder.0.1,encoder_ffn.0.1-3").out
+    refused = headcount(*arguments, "--off", "encoder_ffn.0.5-9999")
+    assert (refused.code, refused.out) == (1, "")
+    assert "encoder_ffn.0.5-9999" in refused.err.splitlines()[-1]
+
+
 def test_ablate_json_has_the_fixed_keys(headcount, classifier):
     answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--json")
     result = json.loads(answer.out)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headcount import remove
+from headcount import anatomy, remove
 from headcount.engine.transfer import checksum, fetch_model, store_model
 from zoo import FAMILIES, build
 
@@ -42,10 +42,12 @@ def test_sharing_leaves_the_model_as_it_was():
     assert any(weight.data_ptr() in theirs for weight in model.parameters())
 
 
-def test_a_pruned_model_can_be_stored():
-    model = remove(build("llama"), ["decoder.0.0", "decoder.0.1"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_pruned_model_can_be_stored(name):
+    model = remove(build(name), ["decoder.0.0", "decoder.0.1", "decoder_ffn.0", "decoder_ffn.1.3-20"])
     store = Store()
     again = fetch_model(store_model(model, store.put), store.__getitem__)
+    assert anatomy(again, "neurons").heads == anatomy(model, "neurons").heads
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         assert torch.equal(model(ids).last_hidden_state, again(ids).last_hidden_state)

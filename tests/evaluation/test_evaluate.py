@@ -36,6 +36,24 @@ def test_classification_outcomes_agree_with_the_reference(metric):
     assert fast.score([anatomy(model).heads[3]]) == pytest.approx(float(fast.scores()[4]))
 
 
+def test_masks_of_neurons_and_sublayers_agree_with_the_reference():
+    """One site: masked plainly; several: a pruned copy; heads of one site: replayed. Whole or with means."""
+    model, task = bert(), classification("loss")
+    masks = [[], "encoder_ffn.0.3", "encoder_ffn.1", "encoder.0", "encoder.1.2,encoder_ffn.0.0-9", "encoder.1"]
+    fast, plain = evaluate(model, task, masks), evaluate(model, task, masks, fast=False)
+    assert np.abs(fast.values - plain.values).max() < 1e-5
+    assert len({value.tobytes() for value in plain.values}) == len(masks)
+    with masked(model, off="encoder_ffn.1"):  # a mask of neurons around it is kept
+        around = evaluate(model, task, [[], ["encoder.0.1"]])
+    assert np.abs(around.values[0] - plain.values[2]).max() < 1e-5
+    assert np.abs(around.values[1] - evaluate(model, task, ["encoder.0.1,encoder_ffn.1"]).values[0]).max() < 1e-5
+    means = evaluate(model, task, masks, fill="mean")
+    assert np.abs(means.values[0] - plain.values[0]).max() < 1e-5
+    assert all(not np.allclose(one, other) for one, other in zip(means.values[1:], plain.values[1:], strict=True))
+    with pytest.raises(HeadcountError, match=r"encoder_ffn\.0\.30-32: .*0-31"):
+        evaluate(model, task, ["encoder_ffn.0.30-32"])
+
+
 def test_language_modelling_outcomes_agree_with_the_reference():
     model = gpt()
     task = LanguageModeling([{"text": text} for text in TEXTS], word_tokenizer(WORDS), text="text", masked=False)

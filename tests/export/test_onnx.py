@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import sys
 
@@ -18,6 +19,7 @@ from headcount import HeadcountError, UnsupportedModel, anatomy, export_onnx, re
 from headcount.bench.comparison import benchmark
 from headcount.export import OnnxModel
 from headcount.export import onnx as exporter
+from headcount.heads import parse_ranges
 
 ENCODERS = [name for name, family in zoo.ZOO.items() if family.reads in ("text", "image", "image+text")]
 GENERATORS = [name for name in zoo.FAMILIES if zoo.generates(name)]
@@ -25,8 +27,8 @@ FAST = ("bert",)
 
 
 def pruned(model, seed=0):
-    """A model without half of its heads, at random; of each kind, one site is emptied."""
-    found = anatomy(model)
+    """A model without half of its heads and neurons, at random; of each kind, one site is emptied."""
+    found = anatomy(model, ["heads", "neurons"])
     gone = set(random.Random(seed).sample(found.heads, len(found.heads) // 2))
     for kind in found.kinds:
         sites = [site for site in found.sites if site.kind == kind]
@@ -56,6 +58,9 @@ def test_encoders(name, tmp_path):
         assert torch.allclose(found, expected, atol=1e-4)
     named = onnxruntime.InferenceSession(str(tmp_path / "a.onnx")).get_modelmeta().custom_metadata_map
     assert "encoder.0" in named["headcount.heads"] or "vision.0" in named["headcount.heads"]
+    kept = {site.name: len(site.kept) for site in anatomy(model, "neurons").sites}
+    neurons = json.loads(named["headcount.neurons"])
+    assert {site: len(parse_ranges(text, 1000)) for site, text in neurons.items()} == kept
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""The central test: a head masked with zero, its projection columns zeroed, and the head removed are the same."""
+"""The central test: a unit masked with zero, its projection columns zeroed, and the unit removed are the same.
+
+Units are heads, neurons of feed-forward layers, and whole sublayers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 import zoo
 from headcount import anatomy, masked, remove
-from oracle import all_heads, off_by, parameters, places, run, weight_of, zeroed
+from oracle import all_heads, neuron_places, off_by, parameters, places, run, weight_of, zeroed
 
 TOLERANCE = 1e-5
 GENERATORS = [name for name in zoo.FAMILIES if zoo.generates(name)]
@@ -25,10 +28,14 @@ def whole(name: str, generator: bool = False) -> Any:
     return zoo.build_generator(name) if generator else zoo.build(name)
 
 
-def agree(name: str, heads: list[str]) -> None:
-    """Mask, zero and remove the heads under every kernel and padding, and compare."""
+def agree(name: str, heads: list[str], named: list[str] | None = None) -> None:
+    """Mask, zero and remove the heads under every kernel and padding, and compare.
+
+    named: how headcount is told of them, where whole sublayers are named as such.
+    """
     model = whole(name)
-    silent, smaller = zeroed(model, name, heads), remove(model, heads)
+    named = heads if named is None else named
+    silent, smaller = zeroed(model, name, heads), remove(model, named)
     assert parameters(model) - parameters(smaller) == weight_of(model, name, heads)
     for kernel in zoo.kernels(name):
         for each in (model, silent, smaller):
@@ -36,7 +43,7 @@ def agree(name: str, heads: list[str]) -> None:
         for side in ("left", "right"):
             batch = zoo.inputs(name, padding=side)
             expected = run(silent, batch)
-            with masked(model, off=heads):
+            with masked(model, off=named):
                 assert off_by(run(model, batch), expected) <= TOLERANCE
             assert off_by(run(smaller, batch), expected) <= TOLERANCE
 
@@ -87,20 +94,64 @@ def test_all_heads_of_a_kind_emptied(name):
     assert sum(map(len, kinds.values())) == len(anatomy(whole(name)).sites)
 
 
+def some_neurons(name: str) -> list[str]:
+    """Other neurons in every layer, about a third of them."""
+    neurons = all_heads(neuron_places(whole(name), name))
+    return [neuron for neuron in neurons if hash_of(neuron) % 3 == 0]
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_feed_forward_sites_are_those_of_the_table(name):
+    model = whole(name)
+    expected = neuron_places(model, name)
+    found = anatomy(model, "neurons")
+    assert {site.name: (site.path, len(site.kept)) for site in found.sites} == {
+        site: (place.output, place.heads) for site, place in expected.items()
+    }
+    assert [str(unit) for unit in found.units] == all_heads(expected)
+    both = anatomy(model, ["neurons", "heads"])
+    assert both.units == (*anatomy(model).heads, *found.units)
+    assert anatomy(model, "sublayers").units == tuple(site.name for site in both.sites)
+    assert [site.also_layers for site in found.sites] == [
+        site.also_layers for site in anatomy(model).sites if site.kind != "cross"
+    ]
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_neurons_and_whole_sublayers(name):
+    layers = list(neuron_places(whole(name), name))
+    agree(name, some_neurons(name))
+    for sublayer in {layers[0], layers[-1]}:  # by its name, and neuron by neuron
+        neurons = [f"{sublayer}.{index}" for index in range(neuron_places(whole(name), name)[sublayer].heads)]
+        agree(name, neurons, named=[sublayer])
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_heads_neurons_and_sublayers_together(name):
+    """Some heads and neurons; the first layer of each kind, attention and feed-forward, emptied; then everything."""
+    model = whole(name)
+    sites = {**places(model, name), **neuron_places(model, name)}
+    every = all_heads(sites)
+    first = {f"{kind}.0" for kind in {site.split(".")[0] for site in sites}} if len(sites) > 4 else set()
+    some = [unit for unit in every if hash_of(unit) % 3 == 0 and unit.rpartition(".")[0] not in first]
+    agree(name, some + [unit for unit in every if unit.rpartition(".")[0] in first], named=[*some, *sorted(first)])
+    agree(name, every, named=list(sites))
+
+
 @pytest.mark.parametrize("name", zoo.FAMILIES)
 def test_removing_twice_is_removing_at_once(name):
     model = whole(name)
-    heads = all_heads(places(model, name))
+    heads = all_heads({**places(model, name), **neuron_places(model, name)})
     first, second = heads[1::3], heads[2::3]
     twice = remove(remove(model, first), second)
     at_once = remove(model, first + second)
-    assert anatomy(twice).heads == anatomy(at_once).heads
-    assert [str(head) for head in anatomy(twice).heads] == heads[0::3]  # original names
+    left = [str(unit) for unit in anatomy(twice, ["heads", "neurons"]).units]
+    assert left == heads[0::3]  # original names
+    assert left == [str(unit) for unit in anatomy(at_once, ["heads", "neurons"]).units]
     state = at_once.state_dict()
     assert all(torch.equal(tensor, state[key]) for key, tensor in twice.state_dict().items())
     batch = zoo.inputs(name)
     assert torch.equal(run(twice, batch), run(at_once, batch))
-    left = [str(head) for head in anatomy(twice).heads]
     emptied = remove(twice, left)
     assert off_by(run(emptied, batch), run(zeroed(model, name, heads), batch)) <= TOLERANCE
 
@@ -132,6 +183,7 @@ def in_generation(name: str) -> dict[str, list[str]]:
         "some": [head for head in all_heads(places(whole(name), name)) if hash_of(head) % 3],
         "first layer": heads_at(name, kinds["decoder"][0]),
         "everything": heads_at(name, *(site for sites in kinds.values() for site in sites)),
+        "neurons": [*some_neurons(name), kinds["decoder"][0], *heads_at(name, kinds["decoder"][-1])[:2]],
     }
     if "cross" in kinds:
         sets["first cross"] = heads_at(name, kinds["cross"][0])

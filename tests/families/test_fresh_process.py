@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import zoo
 from headcount import anatomy, remove, save
-from oracle import all_heads, places, run
+from oracle import all_heads, neuron_places, places, run
 
 READER = """
 import json, pathlib, sys
@@ -27,16 +27,16 @@ for directory in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     seen = load_file(directory / "seen.safetensors")
     expected = seen.pop("expected")
     model = headcount.load(directory / "model")
-    heads = [str(head) for head in headcount.anatomy(model).heads]
+    heads = [str(head) for head in headcount.anatomy(model, ["heads", "neurons"]).units]
     answers[directory.name] = [torch.equal(run(model, seen), expected), heads, type(model).__name__, model.training]
 print(json.dumps(answers))
 """
 
 
 def heads_to_remove(name, model):
-    """A third of the heads, and all of the first and last site (for ALBERT, which has one or two sites: a half)."""
-    where = places(model, name)
-    if len(where) < 3:
+    """A third of the units, and all of the first and last site (for ALBERT, which has few sites: a half)."""
+    where = {**places(model, name), **neuron_places(model, name)}
+    if len(where) < 6:
         return all_heads(where)[::2]
     first, *_, last = where
     emptied = (first, last)
@@ -54,12 +54,12 @@ def test_a_fresh_process_computes_the_same(tmp_path, repository):
         save(smaller, directory / "model")
         seen = {**batch, "expected": run(smaller, batch).contiguous()}
         save_file({key: tensor.contiguous() for key, tensor in seen.items()}, directory / "seen.safetensors")
-        expected[name] = [True, [str(head) for head in anatomy(smaller).heads], class_name, False]
+        expected[name] = [True, [str(u) for u in anatomy(smaller, ["heads", "neurons"]).units], class_name, False]
     answer = subprocess.run(
         [sys.executable, "-c", READER, str(tmp_path), str(torch.get_num_threads())],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(repository / "tests")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(repository / name) for name in ("tests", "src"))},
     )
     assert answer.returncode == 0, answer.stderr[-3000:]
     found = json.loads(answer.stdout.splitlines()[-1])

@@ -151,6 +151,52 @@ def test_recognised_and_exact(attention):
     )
 
 
+class Layer(nn.Module):
+    """Attention and a feed-forward layer with the usual names."""
+
+    def __init__(self, mlp):
+        super().__init__()
+        self.self_attn, self.mlp = Modern(), mlp()
+
+    def forward(self, hidden_states):
+        hidden_states = hidden_states + self.self_attn(hidden_states)[0]
+        return self.mlp(hidden_states), None
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = nn.Linear(24, 40), nn.Linear(24, 40), nn.Linear(40, 24)
+
+    def forward(self, hidden_states):
+        return self.down_proj(self.gate_proj(hidden_states).sigmoid() * self.up_proj(hidden_states))
+
+
+class Mixing(Gated):
+    """Normalises all neurons together, so that none is alone."""
+
+    def forward(self, hidden_states):
+        return self.down_proj(self.gate_proj(hidden_states).softmax(-1) * self.up_proj(hidden_states))
+
+
+def test_neurons_of_an_undeclared_family():
+    model = Toy(lambda: Layer(Gated))
+    found = anatomy(model, "neurons")
+    assert [(site.name, len(site.kept)) for site in found.sites] == [("encoder_ffn.0", 40), ("encoder_ffn.1", 40)]
+    units = ["encoder_ffn.0.3-20", "encoder_ffn.1", "encoder.0.2"]
+    with masked(model, off=units):
+        expected = run(model, BATCH)
+    assert off_by(expected, run(model, BATCH)) > 1e-3
+    assert off_by(run(remove(model, units), BATCH), expected) <= 1e-5
+
+
+def test_neurons_that_are_not_alone_are_refused_on_trial():
+    model = Toy(lambda: Layer(Mixing))
+    with pytest.raises(UnsupportedModel, match=r"neuron from Layer .*encoder_ffn\.0 off by"):
+        remove(model, "encoder_ffn.0.3-20")
+    assert len(anatomy(remove(model, "encoder.0.2")).heads) == 7
+
+
 @pytest.mark.parametrize("attention", [Modern, ClassicBlock, Dense])
 def test_emptied(attention):
     model = Toy(attention)

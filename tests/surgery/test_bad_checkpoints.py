@@ -31,6 +31,7 @@ def originals(tmp_path_factory):
     save(model, root / "whole")
     save(remove(model, PRUNED), root / "pruned")
     save(remove(model, PRUNED), root / "shards", max_shard_size="20KB")
+    save(remove(model, "encoder_ffn.0.0-9"), root / "neurons")
     save(remove(zoo.build("llama"), [f"decoder.{layer}.{i}" for layer in range(3) for i in range(4)]), root / "stock")
     return root
 
@@ -293,6 +294,48 @@ def test_records_that_do_not_fit_the_model(spoil, change, says):
     edit(directory / "config.json", lambda config: change(config["headcount"]["sites"]))
     with pytest.raises(BadCheckpoint, match=says):
         load(directory)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"kept": kept} for kept in ([10, 11], None, 7, "0-48", "5-3", "3, 1", "0-3, 2-5", "0-3, 4", "1,2", " 1")),
+        *({"kept": kept} for kept in ("0-999999", "0-9999999999", "-1", "0--1", "a", "1.5", "٣", "1\n", "1, ")),
+        {"group": 2},
+        {"of": 10**6},
+        {"built": "0-9"},  # not what is kept
+        {"built": [10]},
+        {"built": ""},
+    ],
+)
+def test_neurons_that_make_no_sense(spoil, change):
+    directory = spoil("neurons")
+    edit(directory / "config.json", lambda config: config["headcount"]["sites"]["encoder_ffn.0"].update(change))
+    refused(directory, r"encoder_ffn\.0 make no sense", "config.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda sites: sites.pop("encoder_ffn.2"), r"neurons.* encoder_ffn\.2"),
+        (lambda sites: sites.update({"encoder_ffn.3": {"kept": "0", "of": 2, "group": 1}}), r"encoder_ffn\.3"),
+        (lambda sites: sites.update({"cross_ffn.0": {"kept": "0", "of": 2, "group": 1}}), r"cross_ffn\.0"),
+        (lambda sites: sites["encoder_ffn.0"].update(of=64), r"38 neurons of 64 for encoder_ffn\.0.* 48 neurons"),
+        (lambda sites: sites["encoder_ffn.0"].update(kept="0-3"), r"has shape \[38\], but config\.json makes it \[4\]"),
+        (lambda sites: sites["encoder_ffn.0"].update(built="10-47"), r"encoder_ffn\.0.* 48 neurons"),
+    ],
+)
+def test_neurons_that_do_not_fit_the_model(spoil, change, says):
+    directory = spoil("neurons")
+    edit(directory / "config.json", lambda config: change(config["headcount"]["sites"]))
+    with pytest.raises(BadCheckpoint, match=says):
+        load(directory)
+
+
+def test_more_neurons_than_any_model_has(spoil):
+    directory = spoil("neurons")
+    edit(directory / "config.json", lambda config: config.update(intermediate_size=10**12))
+    refused(directory, "intermediate_size", "config.json")
 
 
 def test_a_huge_record_is_refused_at_once(spoil):

@@ -101,6 +101,73 @@ def test_generation_from_a_stock_checkpoint(tmp_path):
     )
 
 
+NEURONS = {
+    "bert": ("intermediate_size", 38),
+    "distilbert": ("hidden_dim", 38),
+    "albert": ("intermediate_size", 38),
+    "gpt2": ("n_inner", 86),
+    "opt": ("ffn_dim", 38),
+    "bart": ("decoder_ffn_dim", 38),
+    "phi3": ("intermediate_size", 38),
+    "t5": ("d_ff", 38),
+    "vit": ("intermediate_size", 38),
+}
+
+
+@pytest.mark.parametrize("name", [*NEURONS, "clip", "llama"])
+def test_equally_many_neurons_in_every_layer(name, tmp_path):
+    """Other neurons in each layer; in Llama together with heads."""
+    model = zoo.build(name)
+    units = [f"{site.name}.{site.layer}-{site.layer + 9}" for site in anatomy(model, "neurons").sites]
+    units += uniform_heads(name) if name == "llama" else []
+    smaller = remove(model, units)
+    path = save(smaller, tmp_path / "model")
+    plain = AutoModel.from_pretrained(path).eval()
+    batch = zoo.inputs(name)
+    with masked(model, off=units):
+        expected = run(model, batch)
+    assert off_by(run(plain, batch), expected) <= 1e-5
+    assert torch.equal(run(load(path), batch), run(smaller, batch))
+    left = anatomy(smaller, ["heads", "neurons"]).heads
+    assert anatomy(plain, ["heads", "neurons"]).heads == anatomy(load(path), ["heads", "neurons"]).heads == left
+    content = json.loads((path / "config.json").read_text())
+    if name in NEURONS:
+        key, count = NEURONS[name]
+        assert content[key] == count
+    again = remove(plain, [str(left[-1])])  # ragged now, on top of a stock configuration
+    assert torch.equal(run(load(save(again, tmp_path / "again")), batch), run(again, batch))
+
+
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("bert", ["encoder_ffn.0.0-9"]),  # other numbers in other layers
+        ("bert", [f"encoder_ffn.{layer}.0-9" for layer in range(3)] + ["encoder.0.0"]),  # heads differ
+        ("t5", [f"encoder_ffn.{layer}.0-9" for layer in range(3)]),  # one number for both stacks
+        ("bloom", [f"decoder_ffn.{layer}.0-9" for layer in range(3)]),  # four times the hidden size
+        ("gpt2", [f"decoder_ffn.{layer}" for layer in range(3)]),  # none left
+    ],
+    ids=["layers differ", "heads differ", "one stack", "not configurable", "none left"],
+)
+def test_neurons_without_a_stock_form_stay_ragged(name, units, tmp_path):
+    smaller = remove(zoo.build(name), units)
+    sites = configuration(smaller, tmp_path / "model")["headcount"]["sites"]
+    assert all("built" not in entry for entry in sites.values())
+    assert {type(entry["kept"]) for site, entry in sites.items() if "_ffn" in site} == {str}
+    assert torch.equal(run(load(tmp_path / "model"), zoo.inputs(name)), run(smaller, zoo.inputs(name)))
+
+
+def test_the_record_writes_neurons_as_ranges(tmp_path):
+    smaller = remove(zoo.build("bert"), "encoder_ffn.0.0-3,encoder_ffn.0.7,encoder_ffn.1")
+    sites = configuration(smaller, tmp_path / "model")["headcount"]["sites"]
+    assert sites["encoder_ffn.0"] == {"kept": "4-6, 8-47", "of": 48, "group": 1}
+    assert sites["encoder_ffn.1"]["kept"] == ""
+    assert sites["encoder_ffn.2"]["kept"] == "0-47"
+    assert sites["encoder.0"]["kept"] == [0, 1, 2, 3]
+    heads_only = configuration(remove(zoo.build("bert"), "encoder.0.1"), tmp_path / "heads")["headcount"]["sites"]
+    assert set(heads_only) == {"encoder.0", "encoder.1", "encoder.2"}
+
+
 def configuration(model, directory):
     return json.loads((save(model, directory) / "config.json").read_text())
 

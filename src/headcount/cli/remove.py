@@ -1,9 +1,9 @@
-"""`headcount remove MODEL --heads … --out DIR`: remove the heads you name, and save the smaller model."""
+"""`headcount remove MODEL --heads … --out DIR`: remove the units you name, and save the smaller model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,25 +18,27 @@ def register(app: typer.Typer) -> None:
 
 def remove(
     model: Model,
-    heads: Annotated[str, option("--heads", help="Heads to remove: encoder.3.5,encoder.4.0…")],
+    heads: Annotated[str, option("--heads", help="Units to remove: encoder.3.5,encoder_ffn.4.0-511…")],
     out: Annotated[str, option("--out", help="Directory for the smaller model.")],
     as_json: AsJson = False,
     dtype: Annotated[Saved, option("--dtype", help="Precision to save in; auto keeps the original.")] = "auto",
     overwrite: Overwrite = False,
 ) -> None:
-    """Remove heads from the weights, and save the smaller model.
+    """Remove heads, neurons or whole sublayers from the weights, and save the smaller model.
 
     Examples:
 
       headcount remove ./my-model --heads encoder.3.5,encoder.4.0 --out ./smaller
 
       headcount remove ./translator --heads cross.0.1 --out ./smaller --dtype float16 --overwrite
+
+      headcount remove ./my-model --heads encoder.5,encoder_ffn.5.0-511 --out ./smaller
     """
     from headcount import surgery
-    from headcount.cli.console import console, print_json, quiet
+    from headcount.cli.console import console, count_units, print_json, quiet
     from headcount.errors import HeadcountError
     from headcount.runs import model_signature, versions
-    from headcount.structure import anatomy
+    from headcount.structure import whole_anatomy
     from headcount.surgery import fetch
 
     if not listed(heads):
@@ -47,18 +49,22 @@ def remove(
         source = fetch(model)
         loaded = surgery.load(source, dtype=dtype)
         before = sum(parameter.numel() for parameter in loaded.parameters())
-        removed = anatomy(loaded).check(heads)
+        found = whole_anatomy(loaded)
+        removed = found.check(heads)
+        names = found.written(removed)
         surgery.remove(loaded, removed, inplace=True)
         path = surgery.save(loaded, out)
-    found = anatomy(loaded)
+    left = whole_anatomy(loaded).heads
+    neurons = sum(head.is_neuron for head in left)
     after = sum(parameter.numel() for parameter in loaded.parameters())
     if as_json:
         print_json(
             {
                 "signature": {"model": model_signature(loaded), "versions": versions()},
                 "model": model,
-                "removed": [str(head) for head in removed],
-                "left": len(found.heads),
+                "removed": names,
+                "left": len(left) - neurons,
+                "neurons_left": neurons,
                 "parameters_before": before,
                 "parameters_after": after,
                 "path": str(path),
@@ -66,7 +72,16 @@ def remove(
         )
         return
     console.print(
-        f"Removed {len(removed)} heads, {len(found.heads)} left; "
+        f"Removed {count_units(removed)}, {_left(left, removed)} left; "
         f"{before:,} parameters before, {after:,} after ({after / before - 1:+.1%})."
     )
     console.print(f"Saved to {path}. Load it with: headcount.load({str(path)!r})", soft_wrap=True)
+
+
+def _left(left: tuple[Any, ...], removed: tuple[Any, ...]) -> str:
+    """How much is left of what some was removed from."""
+    from headcount.cli.console import count_units
+
+    if not any(head.is_neuron for head in removed):
+        return f"{sum(not head.is_neuron for head in left)}"
+    return count_units(left)

@@ -1,4 +1,4 @@
-"""Each head's mean output over a task's data, for ablation that puts the mean in a head's place instead of nothing."""
+"""Each head's or neuron's mean output over a task's data, for ablation that puts it in their place instead of zero."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headcount.engine import TOKENS, Arrays, Progress, batches_by_length, is_finite, over_shards
+from headcount.heads import FEED_FORWARD
 from headcount.intervene import capture
 from headcount.runs import RunDirectory
 from headcount.structure import anatomy, device_of
@@ -23,6 +24,7 @@ def mean_contexts(
     task: Task,
     tokens: int = TOKENS,
     *,
+    units: tuple[str, ...] = ("heads",),
     directory: RunDirectory | None = None,
     name: str = "means",
     signature: str = "",
@@ -31,9 +33,10 @@ def mean_contexts(
 
     Decoders read the references, so the mean does not depend on any mask.
 
-    tokens: per batch, padding included. directory, name, signature: as of `over_shards`.
+    tokens: per batch, padding included. units: at which sites, as of `anatomy`. directory, name, signature: as of
+        `over_shards`.
     """
-    work = ContextSums(tokens)
+    work = ContextSums(tokens, units)
     sums = over_shards(work, model, task, directory=directory, name=name, signature=signature)
     sites = [site for site in sums if f"{site}{COUNT}" in sums]
     return {site: torch.from_numpy(sums[site] / max(float(sums[f"{site}{COUNT}"]), 1.0)).float() for site in sites}
@@ -44,6 +47,7 @@ class ContextSums:
     """Work: for each site the sum of the heads' outputs, (heads, head_dim), and the number of tokens, ()."""
 
     tokens: int
+    units: tuple[str, ...] = ("heads",)
 
     def summed(self, name: str) -> bool:
         return True
@@ -54,10 +58,10 @@ class ContextSums:
     @torch.inference_mode()
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
         sums: dict[str, Any] = {}
-        sites, device = anatomy(model).sites, device_of(model)
+        sites, device = anatomy(model, self.units).sites, device_of(model)
         for indices in batches_by_length(examples.lengths, self.tokens):
             batch = examples.batch(indices).to(device)
-            with capture(model, attention=False) as seen:
+            with capture(model, attention=False, units=self.units) as seen:
                 examples.outputs(model, batch)
             for site in sites:
                 for context in seen.contexts.calls.get(site.name, []):  # (B, T, heads, head_dim)
@@ -71,7 +75,7 @@ class ContextSums:
 
 def _real_tokens(batch: Batch, kind: str, context: Tensor) -> Tensor:
     """1 for tokens, 0 for padding: (B, T)"""
-    shape = context.shape[:2]
+    shape, kind = context.shape[:2], kind.removesuffix(FEED_FORWARD)
     mask = batch.inputs.get("attention_mask")
     if kind != "cross" and mask is not None and mask.shape == shape:
         return mask

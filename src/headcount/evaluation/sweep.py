@@ -1,4 +1,4 @@
-"""`evaluate`: the one engine. Every sweep, curve and search asks it what happens when heads are off."""
+"""`evaluate`: the one engine. Every sweep, curve and search asks it what happens when heads or neurons are off."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headcount.evaluation.replay import Replay, mask_values
 from headcount.heads import Head
 from headcount.intervene import masked
 from headcount.runs import RunDirectory, model_signature, open_run, versions
-from headcount.structure import Anatomy, anatomy, device_of, is_hooked
+from headcount.structure import Anatomy, AttentionSite, Site, anatomy, device_of, is_hooked, whole_anatomy
 from headcount.surgery import refuse_wrapped, remove
 from headcount.tasks import Batch, Task, digest
 
@@ -56,7 +56,7 @@ def evaluate(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Outcomes:
-    """Measure a model with heads turned off, for every mask and every example.
+    """Measure a model with heads, neurons or sublayers turned off, for every mask and every example.
 
     >>> from headcount.tasks.toy import word_tokenizer
     >>> from transformers import BertConfig, BertForSequenceClassification
@@ -68,7 +68,8 @@ def evaluate(
     >>> outcomes.values.shape  # masks, examples, statistics: counted, right, loss
     (2, 2, 3)
 
-    masks: sets of heads to turn off, each on its own; by default the whole model.
+    masks: sets of heads to turn off, each on its own; by default the whole model. A set may hold neurons, ranges of
+        them and whole sublayers as well, as in `masked`.
     fill: what a head that is off puts out: "zero"; "mean", its mean output over the data; or {site: (heads, head_dim)}.
     fast: False takes the plain path for everything: one mask, one full forward pass at a time.
     tokens: per batch, padding included; by default what suits the model and its device. stacked: the same for batches
@@ -81,7 +82,7 @@ def evaluate(
     """
     if isinstance(fill, str) and fill not in FILLS:
         raise HeadcountError(unknown("fill", fill, FILLS))
-    asked = read_masks(anatomy(model), masks)
+    asked = read_masks(whole_anatomy(model), masks)
     task.check(model)
     with using(engine):
         tokens = tokens or tokens_for(model, device_type(model))
@@ -90,7 +91,11 @@ def evaluate(
         with open_run(run, signature) as directory:
             filled = None if isinstance(fill, str) else fill
             if fill == "mean":
-                filled = mean_contexts(model, task, tokens, directory=directory, name=f"{name}-means", signature=known)
+                neurons = any(head.is_neuron for mask in asked for head in mask)
+                filled = mean_contexts(
+                    model, task, tokens, units=("heads", "neurons") if neurons else ("heads",),
+                    directory=directory, name=f"{name}-means", signature=known,
+                )  # fmt: skip
             work = Evaluation(asked, tokens, stacked or tokens, fast, filled)
             arrays = over_shards(
                 work, model, task,
@@ -169,8 +174,8 @@ class Plan:
     """Distinct masks by the way in which they are evaluated."""
 
     whole: bool  # whether the model without any mask is wanted
-    replayed: dict[str, list[Mask]]  # by the site whose heads they turn off
-    pruned: list[Mask]  # on a copy without these heads
+    replayed: dict[str, list[Mask]]  # by the attention site whose heads they turn off
+    pruned: list[Mask]  # on a copy without these heads and neurons
     plain: list[Mask]
 
     @property
@@ -181,20 +186,25 @@ class Plan:
 
 
 def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = True, fill: Fill | None = None) -> Plan:
-    """Heads of one site: replay. Of several: a pruned copy, which is faster the more is gone. Otherwise: plainly."""
-    found = anatomy(model)
+    """Heads of one site: replay. Of several: a pruned copy, which is faster the more is gone. Otherwise: plainly.
+
+    Neurons of one site are masked plainly: a layer with a mask costs no more than one without.
+    """
+    found = whole_anatomy(model)
     # A mask around this call acts by hooks on the projections, which the fast paths would partly skip; and they
     # read weights that accelerate has put elsewhere until a whole layer runs.
     fast = fast and not any(is_hooked(site.output) for site in found.sites)
     fast = fast and not any(weight.is_meta for weight in model.parameters())
     replayable = fast and (can_draft(model, task) if task.generates else True)
-    removable = fast and fill is None and _removable(found)
-    shared = {site.name for site in found.sites if site.also_layers}
     distinct = dict.fromkeys(masks)
+    neurons = any(head.is_neuron for mask in distinct for head in mask)
+    cut = [site for site in found.sites if neurons or isinstance(site, AttentionSite)]
+    removable = fast and fill is None and _removable(cut)
+    alone = {site.name for site in found.sites if isinstance(site, AttentionSite) and not site.also_layers}
     plan = Plan(frozenset() in distinct, {}, [], [])
     for mask in filter(None, distinct):
         sites = {head.site for head in mask}
-        if replayable and len(sites) == 1 and not sites & shared:
+        if replayable and len(sites) == 1 and sites <= alone:
             plan.replayed.setdefault(sites.pop(), []).append(mask)
         elif removable and len(sites) > 1:
             plan.pruned.append(mask)
@@ -203,12 +213,12 @@ def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = Tru
     return plan
 
 
-def _removable(found: Anatomy) -> bool:
+def _removable(sites: Sequence[Site]) -> bool:
     try:
-        refuse_wrapped(found)
+        refuse_wrapped(sites)
     except UnsupportedModel:
         return False
-    return not any(site.family.structural for site in found.sites)
+    return not any(site.family.structural for site in sites)
 
 
 @dataclass(frozen=True, eq=False)

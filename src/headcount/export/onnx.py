@@ -22,8 +22,9 @@ from transformers import PreTrainedModel
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
 from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
+from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
-from headcount.structure import anatomy, device_of, kernel_of, random_inputs
+from headcount.structure import anatomy, device_of, kernel_of, random_inputs, whole_anatomy
 
 TOLERANCE = 1e-4  # absolute, and relative where numbers are larger than one
 SHAPES = ((1, 5), (3, 9), (2, 16))  # batch, length: none of them is what graphs are traced with
@@ -160,9 +161,12 @@ def _apart(model: Any, wanted: bool | None) -> bool:
 
 def _description(model: Any) -> dict[str, str]:
     """What the file says of itself."""
-    heads = {site.name: list(site.kept) for site in anatomy(model).sites}
+    sites = whole_anatomy(model).sites
+    heads = {site.name: list(site.kept) for site in sites if site.unit == "head"}
+    neurons = {site.name: format_ranges(site.kept) for site in sites if site.unit == "neuron"}
     signature = {"model": model_signature(model), "versions": versions()}
-    return {"headcount.heads": json.dumps(heads), "headcount.signature": json.dumps(signature)}
+    facts = {"heads": heads, "neurons": neurons, "signature": signature}
+    return {f"headcount.{name}": json.dumps(fact) for name, fact in facts.items()}
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""`capture`: attention maps and head outputs of whatever runs inside the block, under every kernel."""
+"""`capture`: attention maps and outputs of heads and neurons of all that runs inside the block, under every kernel."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -15,10 +15,12 @@ from transformers import AttentionInterface
 from headcount.errors import HeadcountError
 from headcount.structure import (
     AttentionSite,
+    FeedForwardSite,
     Site,
     anatomy,
     has_interface,
     has_view,
+    hidden_of,
     kernel_below,
     kernel_of,
     pop_view,
@@ -39,7 +41,7 @@ class SiteTensors:
         calls = self.calls.get(name, [])
         if not calls:
             recorded = ", ".join(self.calls) or "nothing"
-            raise HeadcountError(f"{name} did not run inside capture, or has no heads left; recorded: {recorded}")
+            raise HeadcountError(f"{name} did not run inside capture, or has nothing left; recorded: {recorded}")
         if len(calls) > 1:
             raise HeadcountError(
                 f"{name} ran {len(calls)} times inside capture", advice=f"read the list .calls[{name!r}] instead"
@@ -51,7 +53,7 @@ class SiteTensors:
 
 
 class Captured:
-    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, heads, width), of the heads that are left."""
+    """`attention[site]` is (B, heads, T, S), `contexts[site]` (B, T, units, width), of the units that are left."""
 
     def __init__(self) -> None:
         self.attention = SiteTensors()
@@ -59,8 +61,10 @@ class Captured:
 
 
 @contextmanager
-def capture(model: nn.Module, attention: bool = True, contexts: bool = True) -> Iterator[Captured]:
-    """Record attention weights and head outputs; the model's own outputs stay what they are.
+def capture(
+    model: nn.Module, attention: bool = True, contexts: bool = True, *, units: str | Iterable[str] = "heads"
+) -> Iterator[Captured]:
+    """Record attention weights and the outputs of heads or neurons; the model's own outputs stay what they are.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)).eval()
@@ -68,18 +72,24 @@ def capture(model: nn.Module, attention: bool = True, contexts: bool = True) -> 
     ...     output = model(torch.tensor([[5, 6, 7]]))
     >>> seen.attention["encoder.0"].shape, seen.contexts["encoder.1"].shape
     (torch.Size([1, 4, 3, 3]), torch.Size([1, 3, 4, 8]))
+    >>> with capture(model, units="neurons") as seen:
+    ...     output = model(torch.tensor([[5, 6, 7]]))
+    >>> seen.contexts["encoder_ffn.1"].shape
+    torch.Size([1, 3, 3072, 1])
+
+    units: of which sites, as for `anatomy`: "heads", "neurons", or "sublayers" for both.
 
     Contexts are what enters the output projection: a mask set outside the block has been applied to them. A site that
     runs several times inside the block (generation, ALBERT's shared layers) keeps every call in `.calls[name]`.
     """
     seen = Captured()
     with ExitStack() as stack:
-        for site in anatomy(model).sites:
+        for site in anatomy(model, units).sites:
             if not site.kept:
                 continue
             if contexts:
-                stack.callback(site.output.register_forward_pre_hook(_keep_context(site, seen)).remove)
-            if attention:
+                _keep_contexts(site, seen, stack)
+            if attention and isinstance(site, AttentionSite):
                 _watch_attention(site, seen, stack)
         yield seen
 
@@ -89,11 +99,21 @@ def is_captured(site: Site) -> bool:
     return has_view(site.module, CAPTURE)
 
 
-def _keep_context(site: Site, seen: Captured) -> Any:
-    def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> None:
-        seen.contexts.add(site, args[0].unflatten(-1, (len(site.kept), site.width)))
+def _keep_contexts(site: Site, seen: Captured, stack: ExitStack) -> None:
+    shape: list[int] = []  # (B, T), as the layer sees it
 
-    return hook
+    def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        shape[:] = hidden_of(args, kwargs).shape[:-1]
+
+    def keep(projection: nn.Module, args: tuple[Tensor, ...]) -> None:
+        context = args[0]
+        if shape and context.ndim == 2:  # OPT's feed-forward layers get (B * T, units)
+            context = context.unflatten(0, shape)
+        seen.contexts.add(site, context.unflatten(-1, (len(site.kept), site.width)))
+
+    if isinstance(site, FeedForwardSite):
+        stack.callback(site.block.register_forward_pre_hook(enter, with_kwargs=True).remove)
+    stack.callback(site.output.register_forward_pre_hook(keep).remove)
 
 
 def _watch_attention(site: AttentionSite, seen: Captured, stack: ExitStack) -> None:

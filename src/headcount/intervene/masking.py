@@ -1,4 +1,4 @@
-"""`masked`: what if these heads were gone? Reversible, differentiable, under every attention kernel."""
+"""`masked`: what if these heads or neurons were gone? Reversible, differentiable, under every attention kernel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import HeadcountError
-from headcount.heads import Head
-from headcount.structure import Anatomy, Site, anatomy
+from headcount.heads import Head, refuse_repeated
+from headcount.structure import Anatomy, Site, anatomy, whole_anatomy
 
 
 @contextmanager
@@ -21,79 +21,98 @@ def masked(
     off: Iterable[Head | str] | str | None = None,
     *,
     xi: Mapping[Head | str, float | Tensor] | Tensor | None = None,
+    units: str | Iterable[str] = "heads",
     fill: Mapping[str, Tensor] | None = None,
 ) -> Iterator[nn.Module]:
-    """Multiply the output of each head by its xi (M19 section 2.3) as long as the block lasts.
+    """Multiply the output of each head or neuron by its xi (M19 section 2.3) as long as the block lasts.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)).eval()
-    >>> with masked(model, off=["encoder.0.1"]):
+    >>> with masked(model, off=["encoder.0.1", "encoder_ffn.1.0-511"]):
     ...     shape = model(torch.tensor([[5, 6, 7]])).last_hidden_state.shape
     >>> shape
     torch.Size([1, 3, 32])
 
-    off: heads to turn off.
-    xi: instead, `{head: value}`, or a tensor `[heads]` or `[examples, heads]` in the order of `anatomy(model).heads`.
-        It may require gradients. Rows of examples are repeated along with beams in `generate`.
+    off: heads, neurons and ranges to turn off, and whole sublayers (`encoder.3`, `encoder_ffn.3`).
+    xi: instead, `{unit: value}`, or a tensor `[units]` or `[examples, units]` in the order of
+        `anatomy(model, units).units`. It may require gradients. Rows of examples are repeated along with beams in
+        `generate`.
+    units: what a tensor `xi` has values for: "heads", "neurons" or both.
     fill: by the name of a site, `(heads, width)`: what a head that is off puts out instead of zeros.
 
     Masks can be nested (they multiply) and always end with the block. The projection's bias stays, as in `remove`.
     """
-    found = anatomy(model)
-    values = _values(found, off, xi)
-    with ExitStack() as stack:
-        for site, start in _starts(found):
-            share = values[..., start : start + len(site.kept)]  # ([examples,] site heads)
-            if isinstance(xi, Tensor) or bool((share != 1).any()):
-                handle = site.output.register_forward_pre_hook(_multiply(site, share, (fill or {}).get(site.name)))
-                stack.callback(handle.remove)
-        yield model
-
-
-def _values(found: Anatomy, off: Any, xi: Any) -> Tensor:
-    """The xi of every head: ([examples,] heads)"""
-    count = len(found.heads)
     if off is not None and xi is not None:
         raise HeadcountError("off and xi are two ways to say the same", advice="give either {off} or {xi}")
     if isinstance(xi, Tensor):
-        if xi.ndim not in (1, 2) or xi.shape[-1] != count or (xi.ndim == 2 and not len(xi)):
-            raise HeadcountError(
-                f"xi has shape {tuple(xi.shape)}; expected [{count}] or [examples, {count}], "
-                "in the order of anatomy(model).heads"
-            )
-        return xi
-    if xi is not None and not isinstance(xi, Mapping):
+        shares = _split(anatomy(model, units), xi)
+    elif xi is None or isinstance(xi, Mapping):
+        found = whole_anatomy(model)
+        shares = _by_site(found, dict.fromkeys(found.check(off or ()), 0.0) if xi is None else _expanded(found, xi))
+    else:
         raise HeadcountError(f"xi is a {type(xi).__name__}; expected {{head: value}} or a tensor")
-    given: dict[Head, Any] = dict.fromkeys(found.check(() if off is None else off), 0.0)
-    if xi is not None:
-        given = dict(zip(found.check(xi), xi.values(), strict=True))
+    with ExitStack() as stack:
+        for site, share in shares:
+            handle = site.output.register_forward_pre_hook(_multiply(site, share, (fill or {}).get(site.name)))
+            stack.callback(handle.remove)
+        yield model
+
+
+def _split(found: Anatomy, xi: Tensor) -> list[tuple[Site, Tensor]]:
+    """Each site's share of the values of all units: ([examples,] units of the site)"""
+    if "sublayers" in found.asked:
+        raise HeadcountError(
+            "a tensor xi has one value for each head or neuron, not for sublayers",
+            advice="give {xi} as {{sublayer: value}}, or choose {units} from heads, neurons",
+        )
+    count = sum(len(site.kept) for site in found.sites)
+    if xi.ndim not in (1, 2) or xi.shape[-1] != count or (xi.ndim == 2 and not len(xi)):
+        raise HeadcountError(
+            f"xi has shape {tuple(xi.shape)}; expected [{count}] or [examples, {count}], "
+            f"in the order of anatomy(model, {'+'.join(found.asked)!r}).units"
+        )
+    shares = xi.split([len(site.kept) for site in found.sites], dim=-1)
+    return [(site, share) for site, share in zip(found.sites, shares, strict=True) if site.kept]
+
+
+def _expanded(found: Anatomy, xi: Mapping[Head | str, float | Tensor]) -> dict[Head, Any]:
+    """The values by head; a range or sublayer gives its value to each of its units."""
+    given = [(head, value) for unit, value in xi.items() for head in found.expand(unit)]
+    refuse_repeated(head for head, _ in given)
+    return dict(given)
+
+
+def _by_site(found: Anatomy, given: Mapping[Head, Any]) -> list[tuple[Site, Tensor]]:
+    """The xi of every unit at the sites that have one given: ([examples,] units of the site)"""
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
+    if any(tensor.ndim > 1 for tensor in tensors):
+        raise HeadcountError("each value of xi must be a number or a tensor [examples]")
     dtype = reduce(torch.promote_types, (value.dtype for value in tensors), torch.get_default_dtype())
     device = tensors[0].device if tensors else None
-    columns = [torch.as_tensor(given.get(head, 1.0), dtype=dtype, device=device) for head in found.heads]
-    if any(column.ndim > 1 for column in columns):
-        raise HeadcountError("each value of xi must be a number or a tensor [examples]")
-    if not columns:  # all heads have been removed
-        return torch.ones(0)
-    return torch.stack(torch.broadcast_tensors(*columns), dim=-1)
-
-
-def _starts(found: Anatomy) -> Iterator[tuple[Site, int]]:
-    start = 0
-    for site in found.sites:
-        if site.kept:
-            yield site, start
-        start += len(site.kept)
+    by_site: dict[str, dict[int, Any]] = {}
+    for head, value in given.items():
+        by_site.setdefault(head.site, {})[head.index] = value
+    shares = []
+    for name, values in by_site.items():
+        site = found.site(name)
+        columns = [values.get(index, 1.0) for index in site.kept]
+        if any(isinstance(column, Tensor) for column in columns):
+            wide = [torch.as_tensor(column, dtype=dtype, device=device) for column in columns]
+            shares.append((site, torch.stack(torch.broadcast_tensors(*wide), dim=-1)))
+        else:
+            shares.append((site, torch.tensor(columns, dtype=dtype, device=device)))
+    return shares
 
 
 def _multiply(site: Site, share: Tensor, fill: Tensor | None) -> Any:
     def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        context = args[0]  # (B, T, heads * width)
+        context = args[0]  # (B, T, units * width); OPT's feed-forward layers get (B * T, units)
         xi = share.to(device=context.device, dtype=context.dtype)
         if xi.ndim == 2:
-            xi = _per_row(xi, context.shape[0], site)[:, None]  # (B, 1, heads)
-        by_head = context.unflatten(-1, (len(site.kept), site.width))  # (B, T, heads, width)
-        scaled = by_head * xi[..., None]
+            rows = _per_row(xi, context.shape[0], site)
+            xi = rows.view(len(rows), *[1] * (context.ndim - 2), -1)  # (B, 1, units)
+        by_unit = context.unflatten(-1, (len(site.kept), site.width))  # (B, T, units, width)
+        scaled = by_unit * xi[..., None]
         if fill is not None:
             scaled = scaled + (1 - xi[..., None]) * fill.to(context)
         return (scaled.flatten(-2), *args[1:])

@@ -1,13 +1,15 @@
-"""Where the heads are: sites and how to find them, families, and what lies below a model's public interface."""
+"""Where heads and neurons are: sites and how to find them, families, and what lies below a model's public interface."""
 
 from headcount.structure.families import FAMILIES
-from headcount.structure.family import Family, Part, separate
+from headcount.structure.family import Family, FeedForward, Part, neurons, separate
 from headcount.structure.inputs import position_limit, random_inputs, start_token
 from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
-from headcount.structure.sites import Anatomy, AttentionSite, Site, anatomy
+from headcount.structure.site import AttentionSite, FeedForwardSite, Site, inside
+from headcount.structure.sites import UNITS, Anatomy, anatomy, whole_anatomy
 from headcount.structure.transformers_internals import (
     ALIGNMENT,
     UNGROUPED,
+    EmptiedConv1D,
     Substitutes,
     TorchDispatchMode,
     blank_context,
@@ -46,10 +48,14 @@ __all__ = [
     "ALIGNMENT",
     "FAMILIES",
     "UNGROUPED",
+    "UNITS",
     "VERSION",
     "Anatomy",
     "AttentionSite",
+    "EmptiedConv1D",
     "Family",
+    "FeedForward",
+    "FeedForwardSite",
     "Layout",
     "Part",
     "Site",
@@ -68,12 +74,14 @@ __all__ = [
     "has_view",
     "hidden_of",
     "initialize_anew",
+    "inside",
     "is_hooked",
     "is_transposed",
     "kernel_below",
     "kernel_of",
     "layout_of",
     "makes_sense",
+    "neurons",
     "pop_view",
     "position_limit",
     "positions",
@@ -92,5 +100,6 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "unsplittable",
+    "whole_anatomy",
     "with_hidden",
 ]

@@ -1,4 +1,4 @@
-"""A model family is data: what its attention classes and projections are called, and how heads lie in them."""
+"""A model family is data: what its classes and projections are called, and how heads and neurons lie in them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Stretches = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One projection whose output rows belong to heads.
+    """One projection whose output rows belong to heads or neurons.
 
     rows: the stretches of rows in their order. `"q"` has `width` rows for every query head, `"kv"` for every key-value
-        head, `"qkv"` has `3 * width` rows for every head (query, key and value side by side). A function where it
-        depends on the module.
+        head, `"qkv"` has `3 * width` rows for every head (query, key and value side by side), `"n"` one row for every
+        neuron. A function where it depends on the module.
     optional: some modules of the family lack this projection.
     """
 
@@ -38,14 +38,35 @@ def separate(query: str, key: str, value: str) -> tuple[Part, ...]:
 
 
 @dataclass(frozen=True)
+class FeedForward:
+    """Where the neurons of a Transformer layer are. Paths start at the layer; `-1` is the last of a module list.
+
+    inputs: the projections that make the neurons: one; in a gated layer two, or a fused one with rows `("n", "n")`.
+    output: the projection that reads them.
+    uniform: the configuration key for a number of neurons that all layers share. A stack may have its own
+        (`encoder_ffn_dim` for `ffn_dim`).
+    """
+
+    inputs: tuple[Part, ...]
+    output: str
+    uniform: str | None = "intermediate_size"
+
+
+def neurons(*inputs: str, to: str, uniform: str | None = "intermediate_size") -> FeedForward:
+    """A feed-forward layer with one row for every neuron in each of its input projections."""
+    return FeedForward(tuple(Part(path, ("n",)) for path in inputs), to, uniform)
+
+
+@dataclass(frozen=True)
 class Family:
-    """Where the heads of a model family are. Most families need the first five fields; the rest is for exceptions.
+    """Where the heads of a model family are. Most families need the first six fields; the rest is for exceptions.
 
     name: as people write it.
     classes: the names of its attention classes in transformers.
     inputs: the projections that make queries, keys and values.
     output: the path of the output projection from the attention module; a leading `^` starts at its parent.
     head_dim: the attribute that holds the size of a head.
+    feed_forward: where the neurons are, in the layer around the attention.
     kind: of its attention, or a function of the module, where neither name nor attributes tell.
     cross: the names that its layers give to cross-attention.
     depth: how many module lists up from the attention its layer is.
@@ -68,6 +89,7 @@ class Family:
     inputs: tuple[Part, ...]
     output: str
     head_dim: str = "head_dim"
+    feed_forward: FeedForward | None = None
     kind: str | Callable[[Any], str] | None = None
     cross: tuple[str, ...] = ()
     depth: int = 1

@@ -2,7 +2,8 @@
 
 The record is `config.headcount = {"version": 1, "sites": {"encoder.3": entry, …}}`. An entry has `kept`, the heads left
 by their original index; `of`, how many there were; `group`, how many query heads shared one key-value head; and, in a
-stock checkpoint, `built`: the heads of a model that transformers builds from this configuration.
+stock checkpoint, `built`: the heads of a model that transformers builds from this configuration. Neurons, of which a
+site has thousands, are written as ranges: `"kept": "0-511, 600"`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
+from headcount.heads import FEED_FORWARD, format_ranges, parse_ranges
+
 VERSION = 1
-MOST = 100_000  # heads of one site; real models have far fewer
+MOST = 100_000  # heads or neurons of one site; real models have fewer
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,10 @@ class Layout:
     kv_index: tuple[int, ...] = field(init=False, repr=False)  # of every head left, where its key-value head is there
 
     def __post_init__(self) -> None:
+        if self.group == 1:  # neurons, and most heads
+            object.__setattr__(self, "kv_kept", self.kept)
+            object.__setattr__(self, "kv_index", first_numbers(len(self.kept)))
+            return
         kv_kept = tuple(sorted({index // self.group for index in self.kept}))
         object.__setattr__(self, "kv_kept", kv_kept)
         object.__setattr__(self, "kv_index", positions([index // self.group for index in self.kept], kv_kept))
@@ -46,14 +54,14 @@ class Layout:
     @classmethod
     def whole(cls, kind: str, count: int, group: int = 1) -> Layout:
         """A site that has lost nothing."""
-        everything = tuple(range(count))
+        everything = first_numbers(count)
         return cls(kind, everything, count, group, everything)
 
     @classmethod
     def read(cls, kind: str, entry: dict[str, Any]) -> Layout:
         """What an entry of the record says; `makes_sense` must have passed it."""
-        built = tuple(entry.get("built", range(entry["of"])))
-        return cls(kind, tuple(entry["kept"]), entry["of"], entry["group"], built)
+        kept, built = (_indices(entry, key) for key in ("kept", "built"))
+        return cls(kind, kept, entry["of"], entry["group"], built)
 
     def keeping(self, kept: Sequence[int]) -> Layout:
         """The same site with only these heads."""
@@ -61,9 +69,10 @@ class Layout:
 
     def entry(self, built: Sequence[int] | None = None) -> dict[str, Any]:
         """What the record says of the site; `built` where the configuration is written for other heads."""
-        facts: dict[str, Any] = {"kept": list(self.kept), "of": self.original, "group": self.group}
+        write: Any = format_ranges if self.kind.endswith(FEED_FORWARD) else list
+        facts: dict[str, Any] = {"kept": write(self.kept), "of": self.original, "group": self.group}
         built = self.built if built is None else built
-        return facts if len(built) == self.original else {**facts, "built": list(built)}
+        return facts if len(built) == self.original else {**facts, "built": write(built)}
 
     @property
     def is_even(self) -> bool:
@@ -77,6 +86,12 @@ class Layout:
     def columns(self) -> tuple[int, ...]:
         """Where the heads left are in a tensor that has an entry for every head in `built`."""
         return positions(self.kept, self.built)
+
+
+@lru_cache(maxsize=64)
+def first_numbers(count: int) -> tuple[int, ...]:
+    """0, 1, … as one tuple for all layers of a model."""
+    return tuple(range(count))
 
 
 def positions(wanted: Sequence[int], there: Sequence[int]) -> tuple[int, ...]:
@@ -101,16 +116,39 @@ def makes_sense(site: str, entry: Any) -> bool:
     True
     >>> makes_sense("encoder.0", {"kept": [2, 0], "of": 4, "group": 1})
     False
+    >>> makes_sense("encoder_ffn.0", {"kept": "0-511, 600", "of": 1024, "group": 1})
+    True
     """
     if not isinstance(entry, dict) or not re.fullmatch(r"[a-z_]+\.\d{1,6}", site):
         return False
-    original, group, kept = entry.get("of"), entry.get("group"), entry.get("kept")
+    original, group = entry.get("of"), entry.get("group")
     if type(original) is not int or type(group) is not int or not 1 <= group <= original <= MOST or original % group:
         return False
-    built = entry.get("built", list(range(original)))
-    for heads in (kept, built):
-        if not isinstance(heads, list) or any(type(index) is not int for index in heads):
+    neurons = site.partition(".")[0].endswith(FEED_FORWARD)
+    if neurons and group != 1:
+        return False
+    for key in ("kept", *(["built"] if "built" in entry else [])):
+        if not (_are_ranges if neurons else _are_heads)(entry.get(key), original):
             return False
-        if heads != sorted(set(heads)) or not all(index in range(original) for index in heads):
-            return False
-    return bool(built) and set(kept or ()) <= set(built)
+    kept, built = (_indices(entry, key) for key in ("kept", "built"))
+    return bool(built) and set(kept) <= set(built)
+
+
+def _are_heads(heads: Any, original: int) -> bool:
+    """Whether a value from a file is a list of heads in their order."""
+    if not isinstance(heads, list) or any(type(index) is not int for index in heads):
+        return False
+    return heads == sorted(set(heads)) and all(index in range(original) for index in heads)
+
+
+def _are_ranges(neurons: Any, original: int) -> bool:
+    """Whether a value from a file is a text of ranges in their order."""
+    return isinstance(neurons, str) and parse_ranges(neurons, original) is not None
+
+
+def _indices(entry: dict[str, Any], key: str) -> tuple[int, ...]:
+    """The units that an entry names under a key; without the key, all of them."""
+    if key not in entry:
+        return first_numbers(entry["of"])
+    value = entry[key]
+    return parse_ranges(value, entry["of"]) or () if isinstance(value, str) else tuple(value)

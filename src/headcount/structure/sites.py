@@ -1,4 +1,4 @@
-"""`anatomy`: where a model's attention heads are, as sites in order."""
+"""`anatomy`: where a model's heads and neurons are, as sites in order."""
 
 from __future__ import annotations
 
@@ -10,152 +10,122 @@ from typing import Any
 from torch import nn
 
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
-from headcount.heads import Head, parse_heads
+from headcount.heads import FEED_FORWARD, Head, Span, format_ranges, format_units, parse_units, refuse_repeated
 from headcount.structure.families import FAMILIES
-from headcount.structure.family import Family, Part, guess_family
-from headcount.structure.layout import Layout, positions, recorded_sites
+from headcount.structure.family import Family, FeedForward, guess_family
+from headcount.structure.layout import MOST, Layout, makes_sense, recorded_sites
+from headcount.structure.site import AttentionSite, FeedForwardSite, inside
 from headcount.structure.transformers_internals import is_transposed, layout_of, wrapper_of
 
 KINDS = ("encoder", "text", "vision", "decoder", "cross")
+UNITS = ("heads", "neurons", "sublayers")
 _BY_CLASS = {name: family for family in FAMILIES for name in family.classes}
+# What the feed-forward layer of an undeclared family is recognised by: the names that others use.
+_USUAL = tuple(dict.fromkeys(family.feed_forward for family in FAMILIES if family.feed_forward is not None))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Site:
-    """A place in a model where units of one width lie side by side: the input of its output projection.
+def anatomy(model: nn.Module, units: str | Iterable[str] = "heads") -> Anatomy:
+    """Find where a model's attention heads are, or its neurons, or both.
 
-    path, module: what computes the units. block: the Transformer layer around it. output: the projection. layout: which
-    units are left. width: the size of one. also_layers: further layers that run this very module.
+    >>> from transformers import BertConfig, BertModel
+    >>> size = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    >>> model = BertModel(BertConfig(**size))
+    >>> found = anatomy(model)
+    >>> found
+    <8 heads at 2 sites: encoder>
+    >>> found.heads[5]
+    Head.parse('encoder.1.1')
+    >>> anatomy(model, "neurons").units[64]
+    Head.parse('encoder_ffn.1.0')
+    >>> anatomy(model, "sublayers").units
+    ('encoder.0', 'encoder.1', 'encoder_ffn.0', 'encoder_ffn.1')
+
+    units: "heads" (of attention sites), "neurons" (of feed-forward sites), "sublayers" (whole sites of both), or
+        several of them. Attention sites come first, then feed-forward sites.
+
+    Raises `UnsupportedModel` for a model whose heads, or the units asked for, it cannot find.
     """
-
-    kind: str
-    layer: int
-    path: str
-    module: nn.Module
-    block: nn.Module
-    output: Any
-    layout: Layout
-    width: int
-    also_layers: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Kind and layer, for example `encoder.3`."""
-        return f"{self.kind}.{self.layer}"
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """The units left, by original index, in the order of their weights."""
-        return self.layout.kept
-
-    @property
-    def original(self) -> int:
-        """How many units the site was trained with."""
-        return self.layout.original
-
-    @property
-    def heads(self) -> tuple[Head, ...]:
-        """The addresses of the units left, in the order of their weights."""
-        return tuple(Head(self.kind, self.layer, index) for index in self.kept)
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {len(self.kept)} heads of {self.width}, {self.path}>"
+    asked = _asked(units)
+    modules, attention = _attention(model)
+    if asked == ("heads",):
+        return Anatomy(tuple(attention))
+    layers, reason = _feed_forward(model, modules, attention)
+    if reason:
+        raise UnsupportedModel(reason, advice="CONTRIBUTING.md shows how to add a family in 20 lines")
+    return Anatomy((*([] if asked == ("neurons",) else attention), *layers), asked)
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class AttentionSite(Site):
-    """One attention block; its units are heads, and several of them may share a key-value head."""
+def whole_anatomy(model: nn.Module) -> Anatomy:
+    """Every head, and every neuron of a model whose feed-forward layers are known: whatever can be named."""
+    modules, attention = _attention(model)
+    layers, reason = _feed_forward(model, modules, attention)
+    return Anatomy((*attention, *layers), ("heads", "neurons"), reason)
 
-    family: Family
 
-    @property
-    def head_dim(self) -> int:
-        """The size of a head."""
-        return self.width
-
-    @property
-    def group(self) -> int:
-        """How many query heads shared one key-value head before any was removed."""
-        return self.layout.group
-
-    @property
-    def kv_kept(self) -> tuple[int, ...]:
-        """The key-value heads left: those that at least one query head still uses."""
-        return self.layout.kv_kept
-
-    @property
-    def inputs(self) -> list[tuple[Part, Any]]:
-        """The query, key and value projections, with how heads lie in them."""
-        found = [(part, getattr(self.module, part.path, None)) for part in self.family.inputs]
-        return [(part, module) for part, module in found if module is not None]
-
-    @property
-    def shared(self) -> dict[str, int]:
-        """Tensors of the module that serve other layers too: their names in the model, and the axis of heads."""
-        here = dict(self.module.named_parameters())
-        return {f"{self.path}.{name}": axis for name, axis in self.family.shared.items() if name in here}
-
-    def rows(self, part: Part, kept: Iterable[int]) -> list[int]:
-        """The rows of a projection that the given heads, by original index, use."""
-        wanted = self.layout.keeping(list(kept))
-        rows: list[int] = []
-        start = 0
-        for stretch in part.stretches(self.module):
-            here, chosen = (self.kv_kept, wanted.kv_kept) if stretch == "kv" else (self.kept, wanted.kept)
-            size = self.width * (3 if stretch == "qkv" else 1)
-            for position in positions(chosen, here):
-                rows.extend(range(start + position * size, start + (position + 1) * size))
-            start += size * len(here)
-        return rows
-
-    def parameters_of(self, kept: Iterable[int]) -> int:
-        """How many parameters of the site belong to the given heads (its output bias belongs to none)."""
-        kept = list(kept)
-        total = self.output.weight.numel() // max(len(self.kept), 1) * len(kept)
-        for part, module in self.inputs:
-            per_row = module.weight.numel() // max(len(self.rows(part, self.kept)), 1)
-            total += len(self.rows(part, kept)) * (per_row + (module.bias is not None))
-        return total
+def _asked(units: str | Iterable[str]) -> tuple[str, ...]:
+    """The kinds of units asked for, in the order of `UNITS`."""
+    given = [units] if isinstance(units, str) else units
+    names = [name.strip() for one in given if isinstance(one, str) for name in one.split(",")]
+    for name in names:
+        if name not in UNITS:
+            raise HeadcountError(unknown("unit", name, UNITS))
+    if not names:
+        raise HeadcountError(f"no units were asked for: {units!r}", advice=f"choose {{units}} from {', '.join(UNITS)}")
+    return tuple(name for name in UNITS if name in names)
 
 
 @dataclass(frozen=True, eq=False)
 class Anatomy:
-    """All attention sites of a model: encoder before decoder before cross, and by layer."""
+    """Sites of a model: encoder before decoder before cross, and by layer; feed-forward sites after attention sites.
 
-    sites: tuple[AttentionSite, ...]
+    asked: the units that are counted. unknown: why the model's neurons are not among them, if they cannot be found.
+    """
+
+    sites: tuple[Any, ...]  # AttentionSite, FeedForwardSite
+    asked: tuple[str, ...] = ("heads",)
+    unknown: str = ""
 
     @cached_property
     def heads(self) -> tuple[Head, ...]:
-        """Every head that is left, in order."""
+        """Every head or neuron that is left at these sites, in order."""
         return self.heads_of()
 
-    @property
+    @cached_property
+    def units(self) -> tuple[Head | str, ...]:
+        """The units asked for, in order: heads, neurons, and whole sublayers by the names of their sites."""
+        found: list[Head | str] = []
+        for what, neurons in (("heads", False), ("neurons", True)):
+            if what in self.asked:
+                found += [h for site in self.sites if isinstance(site, FeedForwardSite) == neurons for h in site.heads]
+        if "sublayers" in self.asked:
+            found += [site.name for site in self.sites if site.kept]
+        return tuple(found)
+
+    @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The attention kinds of the model, in order."""
+        """The kinds of the sites, in order."""
         return tuple(dict.fromkeys(site.kind for site in self.sites))
 
     @cached_property
-    def _by_name(self) -> dict[str, AttentionSite]:
+    def _by_name(self) -> dict[str, Any]:
         return {site.name: site for site in self.sites}
 
     @cached_property
-    def _index(self) -> dict[Head, int]:
-        return {head: position for position, head in enumerate(self.heads)}
+    def _index(self) -> dict[Head | str, int]:
+        return {unit: position for position, unit in enumerate(self.units)}
 
-    def index(self, head: Head) -> int:
-        """The position of a head in `heads`."""
-        return self._index[head]
+    def index(self, unit: Head | str) -> int:
+        """The position of a unit in `units`."""
+        return self._index[unit]
 
-    def site(self, name: str | Head) -> AttentionSite:
+    def site(self, name: str | Head) -> Any:
         """The site of a head, or of a name such as `encoder.3`."""
         key = name.site if isinstance(name, Head) else name
         if key not in self._by_name:
-            raise HeadcountError(unknown("attention site", key, self._by_name))
+            raise HeadcountError(unknown("site", key, self._by_name))
         return self._by_name[key]
 
-    def sites_of(
-        self, kinds: Iterable[str] | None = None, layers: Iterable[int] | None = None
-    ) -> tuple[AttentionSite, ...]:
+    def sites_of(self, kinds: Iterable[str] | None = None, layers: Iterable[int] | None = None) -> tuple[Any, ...]:
         """The sites of these kinds and layers, all by default; a kind or layer that the model lacks is refused.
 
         >>> from transformers import BertConfig, BertModel
@@ -174,73 +144,93 @@ class Anatomy:
             return sites
         numbers, there = set(layers), {site.layer for site in sites}
         for layer in sorted(numbers - there):
-            raise HeadcountError(f"there is no layer {layer}", advice=f"choose {{layers}} from {_ranges(there)}")
+            raise HeadcountError(f"there is no layer {layer}", advice=f"choose {{layers}} from {format_ranges(there)}")
         return tuple(site for site in sites if site.layer in numbers)
 
     def heads_of(self, kinds: Iterable[str] | None = None, layers: Iterable[int] | None = None) -> tuple[Head, ...]:
         """The heads left at the sites of these kinds and layers, in order."""
         return tuple(head for site in self.sites_of(kinds, layers) for head in site.heads)
 
-    def check(self, heads: Iterable[Head | str] | str) -> tuple[Head, ...]:
-        """Read heads and make sure that each exists in this model, once."""
-        parsed = parse_heads(heads)
-        for head in parsed:
-            if head not in self._index:
-                raise HeadcountError(self._why_not(head))
-        return parsed
+    def check(self, units: Iterable[Head | str] | Head | str) -> tuple[Head, ...]:
+        """Read units, write out ranges and whole sublayers, and make sure that each exists in this model, once.
 
-    def _why_not(self, head: Head) -> str:
-        """Why a head does not exist in this model."""
-        if head.kind not in self.kinds:
+        >>> from transformers import BertConfig, BertModel
+        >>> size = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+        >>> found = anatomy(BertModel(BertConfig(**size)), ["heads", "neurons"])
+        >>> len(found.check("encoder.0.1, encoder.1, encoder_ffn.0.0-9"))
+        15
+        """
+        heads = [head for unit in parse_units(units) for head in self.expand(unit)]
+        refuse_repeated(heads)
+        return tuple(heads)
+
+    def expand(self, unit: Head | Span | str) -> tuple[Head, ...]:
+        """The heads or neurons that one head, range or sublayer stands for; all of them must exist."""
+        unit = parse_units([unit])[0] if isinstance(unit, str) else unit
+        site = self._by_name.get(unit.site)
+        if site is None:
+            raise HeadcountError(self._why_not(unit))
+        if isinstance(unit, Head):
+            if unit.index not in site.places:
+                raise HeadcountError(self._why_not(unit))
+            return (unit,)
+        if unit.first is None:
+            if not site.kept:
+                raise HeadcountError(f"{site.name} has no {site.unit}s left: all have already been removed")
+            return site.heads
+        assert unit.last is not None
+        if unit.last >= site.original:
+            raise HeadcountError(self._why_not(unit))
+        heads = tuple(Head(unit.kind, unit.layer, index) for index in range(unit.first, unit.last + 1))
+        for head in heads:
+            if head.index not in site.places:
+                raise HeadcountError(self._why_not(head))
+        return heads
+
+    def written(self, heads: Iterable[Head]) -> list[str]:
+        """Heads one by one, as results list them, and neurons, of which there may be thousands, in ranges."""
+        heads = list(heads)
+        sizes = {site.name: len(site.kept) for site in self.sites}
+        neurons = format_units([head for head in heads if head.is_neuron], sizes)
+        return [*(str(head) for head in heads if not head.is_neuron), *neurons]
+
+    def _why_not(self, unit: Head | Span) -> str:
+        """Why a head, a range or a site does not exist in this model."""
+        what = ("neuron" if unit.is_neuron else "head") + ("" if isinstance(unit, Head) else "s")
+        what = "sublayer" if isinstance(unit, Span) and unit.first is None else what
+        if unit.kind not in self.kinds:
+            if unit.is_neuron and (self.unknown or self.asked == ("heads",)):
+                return self.unknown or f"there is no head {unit}: it names a neuron, and only heads are taken here"
             kinds = ", ".join(self.kinds)
-            return f"there is no head {head}: this model has no {head.kind!r} attention; its kinds are {kinds}"
-        site = self._by_name.get(head.site)
-        if site is not None and head.index < site.original:
-            return f"head {head} has already been removed; {site.name} has {_ranges(site.kept)} left"
+            where = "feed-forward layers" if unit.is_neuron else "attention"
+            return f"there is no {what} {unit}: this model has no {unit.kind!r} {where}; its kinds are {kinds}"
+        site = self._by_name.get(unit.site)
+        if site is not None and isinstance(unit, Head) and unit.index < site.original:
+            left = format_ranges(site.kept) or "none"
+            return f"{what} {unit} has already been removed; {site.name} has {left} left"
         if site is not None:
-            return f"there is no head {head}: {site.name} has heads {_ranges(site.kept)}"
-        alike = [site for site in self.sites if site.kind == head.kind]
+            left = format_ranges(site.kept) or "none"
+            return f"there is no {what} {unit}: {site.name} has {site.unit}s {left}"
+        alike = [site for site in self.sites if site.kind == unit.kind]
         for first in alike:
-            if head.layer in first.also_layers:
+            if unit.layer in first.also_layers:
+                own = str(unit).removeprefix(unit.site)
                 return (
-                    f"there is no head {head}: layer {head.layer} shares its attention with layer {first.layer}; "
-                    f"name it {first.name}.{head.index}"
+                    f"there is no {what} {unit}: layer {unit.layer} shares its module with layer {first.layer}; "
+                    f"name it {first.name}{own}"
                 )
-        return f"there is no head {head}: {head.kind} layers are {_ranges(site.layer for site in alike)}"
+        layers = format_ranges(site.layer for site in alike)
+        return f"there is no {what} {unit}: {unit.kind} layers are {layers}"
 
     def __repr__(self) -> str:
-        return f"<{len(self.heads)} heads at {len(self.sites)} sites: {', '.join(self.kinds)}>"
+        names = [name for name in self.asked if name != "sublayers"]
+        counts = [f"{sum(len(site.kept) for site in self.sites if site.unit == name[:-1])} {name}" for name in names]
+        what = f"{' and '.join(counts)} at " if counts else ""
+        return f"<{what}{len(self.sites)} sites: {', '.join(self.kinds)}>"
 
 
-def _ranges(numbers: Iterable[int]) -> str:
-    """Write numbers in short.
-
-    >>> _ranges([0, 1, 2, 5])
-    '0-2, 5'
-    >>> _ranges([])
-    'none'
-    """
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs) or "none"
-
-
-def anatomy(model: nn.Module) -> Anatomy:
-    """Find where a model's attention heads are.
-
-    >>> from transformers import BertConfig, BertModel
-    >>> found = anatomy(BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)))
-    >>> found
-    <8 heads at 2 sites: encoder>
-    >>> found.heads[5]
-    Head.parse('encoder.1.1')
-
-    Raises `UnsupportedModel` for a model whose heads it cannot find.
-    """
+def _attention(model: nn.Module) -> tuple[dict[str, nn.Module], list[AttentionSite]]:
+    """A model's modules by path, and its attention sites in order."""
     if not isinstance(model, nn.Module):
         raise HeadcountError(
             f"expected a model (torch.nn.Module), got a {type(model).__name__}", advice="load it first"
@@ -262,7 +252,70 @@ def anatomy(model: nn.Module) -> Anatomy:
         sites.append(_site(model, modules, path, family, kind, run_by))
     _refuse_unknown(model, modules, sites)
     order = {kind: position for position, kind in enumerate(KINDS)}
-    return Anatomy(tuple(sorted(sites, key=lambda site: (order.get(site.kind, len(order)), site.kind, site.layer))))
+    sites.sort(key=lambda site: (order.get(site.kind, len(order)), site.kind, site.layer))
+    return modules, sites
+
+
+def _feed_forward(
+    model: nn.Module, modules: Mapping[str, nn.Module], attention: list[AttentionSite]
+) -> tuple[list[FeedForwardSite], str]:
+    """The feed-forward sites beside self-attention, in its order; none, and why, if a layer's is not known."""
+    sites: list[FeedForwardSite] = []
+    paths = {module: path for path, module in modules.items()}
+    seen: set[nn.Module] = set()
+    for site in attention:
+        if site.kind == "cross":
+            continue
+        for declared in _USUAL if site.family.structural else filter(None, [site.family.feed_forward]):
+            path, output = inside(site.block, declared.output)
+            count = _neurons(site.block, declared, output)
+            if count is not None:
+                break
+        else:
+            block = type(site.block).__name__
+            children = ", ".join(name for name, _ in site.block.named_children()) or "nothing"
+            return [], f"headcount does not know the feed-forward layer of {site.name}: it saw {block} with {children}"
+        if count > MOST:
+            return [], f"the feed-forward layer of {site.name} has {count:,} neurons; at most {MOST:,} can be handled"
+        if output in seen:  # two attention modules in one layer
+            continue
+        seen.add(output)
+        kind = f"{site.kind}{FEED_FORWARD}"
+        sites.append(
+            FeedForwardSite(
+                kind=kind,
+                layer=site.layer,
+                path=f"{paths[site.block]}.{path}".lstrip("."),
+                module=output,
+                block=site.block,
+                output=output,
+                layout=layout_of(output) or _first_layout(model, output, kind, site.layer, count),
+                width=1,
+                family=site.family,
+                also_layers=site.also_layers,
+                feed_forward=declared,
+            )
+        )
+    return sites, ""
+
+
+def _neurons(block: nn.Module, declared: FeedForward, output: Any) -> int | None:
+    """How many neurons a layer has if it is built as declared, else None."""
+    found = [(part, inside(block, part.path)[1]) for part in declared.inputs]
+    there = [(part, module) for part, module in found if module is not None]
+    if output is None or not there or any(module is None and not part.optional for part, module in found):
+        return None
+    if any(getattr(module, "weight", None) is None for module in (output, *(module for _, module in there))):
+        return None
+    count = _size(output, "in_features", 0)
+    fits = all(_size(module, "out_features", 1) == count * len(part.stretches(module)) for part, module in there)
+    return count if fits else None
+
+
+def _size(projection: Any, name: str, axis: int) -> int:
+    """The number of inputs (axis 0) or outputs (axis 1) of a projection; a quantized weight has another shape."""
+    size = getattr(projection, name, None)
+    return int(projection.weight.shape[axis if is_transposed(projection) else 1 - axis] if size is None else size)
 
 
 def family_of(module: nn.Module) -> Family | None:
@@ -279,9 +332,7 @@ def _site(
 ) -> AttentionSite:
     module, output = modules[path], modules[family.output_path(path)]
     width = int(getattr(module, family.head_dim))
-    weight: Any = output.weight
-    inputs = getattr(output, "in_features", None)  # a quantized weight has another shape
-    count = (weight.shape[0 if is_transposed(output) else 1] if inputs is None else inputs) // width
+    count = _size(output, "in_features", 0) // width
     return AttentionSite(
         kind=kind,
         layer=run_by[0],
@@ -298,10 +349,12 @@ def _site(
 
 def _first_layout(model: Any, module: Any, kind: str, layer: int, count: int) -> Layout:
     """The layout of a module that we have not touched: whole, or as a stock checkpoint of ours names its heads."""
-    entry = recorded_sites(getattr(model, "config", None)).get(f"{kind}.{layer}")
-    if entry is not None and len(entry.get("built", ())) == count:
+    name = f"{kind}.{layer}"
+    entry = recorded_sites(getattr(model, "config", None)).get(name)
+    if entry is not None and "built" in entry and makes_sense(name, entry):
         layout = Layout.read(kind, entry)
-        return layout.keeping(layout.built)
+        if len(layout.built) == count:
+            return layout.keeping(layout.built)
     return Layout.whole(kind, count, max(1, getattr(module, "num_key_value_groups", 1)))
 
 

@@ -47,12 +47,12 @@ WRAPPERS = {
 
 
 def layout_of(module: Any) -> Layout | None:
-    """The layout of a module that heads were removed from, or None."""
+    """The layout of a module that heads or neurons were removed from, or None."""
     return module.__dict__.get("headcount_layout")
 
 
 def set_layout(module: Any, layout: Layout) -> None:
-    """Let a module remember which heads it has left; copies of the model take it along."""
+    """Let a module remember which heads or neurons it has left; copies of the model take it along."""
     module.__dict__["headcount_layout"] = layout
 
 
@@ -129,6 +129,13 @@ class EmptiedContext(Emptied):
 
     def project(self, hidden: Tensor) -> Tensor:
         return hidden.new_zeros(*hidden.shape[:-1], 0)  # the parent's projection adds its bias
+
+
+class EmptiedConv1D:
+    """For GPT-2's transposed projections, which cannot view a tensor without features."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return bias_only(self, hidden)
 
 
 # --------------------------------------------------------------------------------------- configuration views, kernels
@@ -324,8 +331,9 @@ def stranger_in(projection: Any) -> type | None:
     >>> stranger_in(nn.Linear(2, 2)) is None
     True
     """
-    if type(projection) not in PROJECTIONS:
-        return type(projection)
+    own = getattr(type(projection), "_stock", type(projection))  # below a mixin of ours
+    if own not in PROJECTIONS:
+        return own
     weight = type(projection.weight.data)
     return None if weight is Tensor else weight
 

@@ -1,4 +1,4 @@
-"""Cut heads out of one attention site: its weights, and everything on its module that counts heads."""
+"""Cut heads or neurons out of one site: its weights, and everything on its module that counts heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import nn
 from headcount.structure import (
     UNGROUPED,
     AttentionSite,
+    EmptiedConv1D,
     Layout,
+    Site,
     is_transposed,
     pop_view,
     positions,
@@ -25,20 +27,29 @@ COUNTS_NEURONS = ("all_head_size", "inner_dim", "split_size")
 VIEW = "headcount_carved"
 
 
-def carve(site: AttentionSite, kept: Sequence[int]) -> None:
-    """Leave only the heads `kept` (by original index, in order) at a site."""
-    layout, family = site.layout.keeping(kept), site.family
+def carve(site: Site, kept: Sequence[int]) -> None:
+    """Leave only the units `kept` (by original index, in order) at a site."""
+    layout = site.layout.keeping(kept)
     rows = {part.path: site.rows(part, kept) for part, _ in site.inputs}
     for part, projection in site.inputs:
         _keep_outputs(projection, rows[part.path])
     places = positions(kept, site.kept)
     _keep_inputs(site.output, [place * site.width + i for place in places for i in range(site.width)])
+    if isinstance(site, AttentionSite):
+        _adapt(site, layout)
+    elif not kept and is_transposed(site.output):  # a linear layer without inputs gives its bias by itself
+        put_mixin(site.output, EmptiedConv1D, "")
+    set_layout(site.module, layout)
+
+
+def _adapt(site: AttentionSite, layout: Layout) -> None:
+    """Let an attention module run with other heads than it was built with."""
+    family = site.family
     _recount(site.module, layout, site.width)
     _change_view(site.module, layout, family.overrides)
-    mixin = family.pruned if kept else family.emptied
+    mixin = family.pruned if layout.kept else family.emptied
     if mixin is not None:
         put_mixin(site.module, mixin, family.output)
-    set_layout(site.module, layout)
 
 
 def _recount(module: Any, layout: Layout, width: int) -> None:

@@ -16,9 +16,11 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
 from headcount.files import read_object
+from headcount.heads import FEED_FORWARD
 from headcount.structure import (
     VERSION,
     Layout,
+    Site,
     anatomy,
     built_empty,
     came_from,
@@ -27,6 +29,7 @@ from headcount.structure import (
     recorded_sites,
     remember_origin,
     set_layout,
+    whole_anatomy,
 )
 from headcount.surgery.carve import carve
 
@@ -37,7 +40,7 @@ MAX_JSON = 256 * 2**20  # bytes; real configurations and indices are far smaller
 # The most that a setting may ask for, by a word of its name; real models stay far below.
 MOST = {"layer": 1000, "depth": 1000, "expert": 10_000, "block": 10**6, "label": 10**6}
 MOST |= dict.fromkeys(("heads", "n_head", "head_dim", "head_size", "d_kv"), 2048)
-MOST |= dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim"), 2**17)
+MOST |= dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "intermediate_size", "d_ff", "n_inner"), 2**17)
 
 
 @dataclass(frozen=True)
@@ -182,26 +185,35 @@ def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
 
 
 def write_record(model: Any) -> None:
-    """Write into the configuration which heads each site has left, so that every saved copy says so."""
-    sites = anatomy(model).sites
-    if any(len(site.kept) < site.original for site in sites) and hasattr(model, "config"):
+    """Write into the configuration which units each site has left, so that every saved copy says so."""
+    sites = sites_to_record(model)
+    if sites and hasattr(model, "config"):
         model.config.headcount = {"version": VERSION, "sites": {site.name: site.layout.entry() for site in sites}}
 
 
+def sites_to_record(model: Any) -> list[Site]:
+    """All attention sites, and all feed-forward sites if one has lost neurons; none of a model that is whole."""
+    sites = whole_anatomy(model).sites
+    lost = {site.unit for site in sites if len(site.kept) < site.original}
+    return [site for site in sites if lost and (site.unit == "head" or site.unit in lost)]
+
+
 def apply_record(model: Any) -> None:
-    """Carve a freshly built model down to the heads that its configuration records."""
+    """Carve a freshly built model down to the units that its configuration records."""
     recorded = recorded_sites(model.config)
-    sites = {site.name: site for site in anatomy(model).sites} if recorded else {}
+    find = whole_anatomy if any(FEED_FORWARD in name for name in recorded) else anatomy
+    sites = {site.name: site for site in find(model).sites} if recorded else {}
     strange = sorted(set(sites) ^ set(recorded))
     if strange:
-        what = "records heads of" if strange[0] in recorded else "does not say which heads are left at"
+        unit = "neurons" if FEED_FORWARD in strange[0] else "heads"
+        what = f"records {unit} of" if strange[0] in recorded else f"does not say which {unit} are left at"
         raise BadCheckpoint(f"{CONFIG} {what} {strange[0]}; the model has {', '.join(sites)}")
     for name, site in sites.items():
         layout = Layout.read(site.kind, recorded[name])
         if site.layout != layout.keeping(layout.built):  # `anatomy` names the heads by the record, if it fits them
             raise BadCheckpoint(
-                f"{CONFIG} records {len(layout.kept)} heads of {layout.original} for {name}, "
-                f"which do not fit the {len(site.kept)} heads of the model it describes"
+                f"{CONFIG} records {len(layout.kept)} {site.unit}s of {layout.original} for {name}, "
+                f"which do not fit the {len(site.kept)} {site.unit}s of the model it describes"
             )
         if len(layout.kept) < len(site.kept):
             carve(site, layout.kept)
@@ -224,7 +236,7 @@ def _check_record(record: Any, path: Path) -> None:
         )
     for name, entry in sites.items():
         if not makes_sense(name, entry):
-            raise BadCheckpoint(f"{path}: the heads recorded for {name} make no sense: {str(entry)[:80]}")
+            raise BadCheckpoint(f"{path}: the units recorded for {name} make no sense: {str(entry)[:80]}")
 
 
 def _refuse_giants(content: Any, path: Path) -> None:

@@ -1,7 +1,7 @@
 """`save`: a directory of safetensors and JSON that replaces an earlier one only when it is whole.
 
-Where every layer has the same number of heads left and the family's configuration can say so, the checkpoint is written
-in stock form: plain `from_pretrained` loads it without headcount.
+Where every layer has the same number of heads and of neurons left and the family's configuration can say so, the
+checkpoint is written in stock form: plain `from_pretrained` loads it without headcount.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError
 from headcount.files import refuse_irreplaceable, replaced_directory
-from headcount.structure import AttentionSite, anatomy, built_empty, came_from, has_adapters
-from headcount.surgery.format import CONFIG, write_record
+from headcount.heads import FEED_FORWARD
+from headcount.structure import (
+    VERSION,
+    AttentionSite,
+    FeedForwardSite,
+    built_empty,
+    came_from,
+    has_adapters,
+    whole_anatomy,
+)
+from headcount.surgery.format import CONFIG, sites_to_record, write_record
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -36,7 +45,7 @@ WEIGHT_FILES = re.compile(r".*\.safetensors|(pytorch|tf|flax)_model.*|model\.saf
 def save(
     model: PreTrainedModel, directory: str | Path, *, tokenizer: Any = None, max_shard_size: int | str = "5GB"
 ) -> Path:
-    """Write a model, pruned or not, as `save_pretrained` would, with the heads left recorded in `config.json`.
+    """Write a model, pruned or not, as `save_pretrained` would, with what is left recorded in `config.json`.
 
     >>> import tempfile
     >>> from transformers import BertConfig, BertModel
@@ -91,10 +100,10 @@ def _write(model: Any, directory: Path, max_shard_size: int | str) -> None:
     state, changes = as_stock(model)
     model.save_pretrained(directory, state_dict=state, max_shard_size=max_shard_size)
     if changes:
-        built = {site.name: site.layout.entry(built=site.kept) for site in anatomy(model).sites}
-        changes["headcount"] = {**model.config.headcount, "sites": built}
+        built = {site.name: site.layout.entry(built=site.kept) for site in sites_to_record(model)}
+        changes["headcount"] = {"version": VERSION, "sites": built}
         content = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
-        text = json.dumps({**content, **changes}, indent=2, sort_keys=True)
+        text = json.dumps(merged(content, changes), indent=2, sort_keys=True)
         (directory / CONFIG).write_text(f"{text}\n", encoding="utf-8")
 
 
@@ -114,17 +123,27 @@ def _copy_tokenizer(source: str, directory: Path) -> None:
 def as_stock(model: Any) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
     """The weights and configuration changes with which plain `from_pretrained` loads the model.
 
-    Returns `(None, {})` where there is no such form: an unpruned model, heads that differ between layers, a family
-    whose head size follows from its number of heads, or a number of heads that its configuration does not take.
+    Returns `(None, {})` where there is no such form: an unpruned model, heads or neurons that differ between layers, a
+    family whose head size follows from its number of heads, or a number that its configuration does not take.
     """
-    sites = anatomy(model).sites
-    if not _is_uniform(sites) or all(len(site.kept) == site.original for site in sites):
-        return None, {}
-    first = sites[0]
-    counts = {"heads": len(first.kept), "kv_heads": len(first.kv_kept), "head_dim": first.head_dim}
-    changes: dict[str, Any] = {key: counts[what] for what, key in first.family.uniform.items()}
-    weights = _stock_weights(model, sites)
-    return (weights, changes) if _can_be_built(model, weights, changes) else (None, {})
+    found = whole_anatomy(model).sites
+    heads = tuple(site for site in found if isinstance(site, AttentionSite))
+    layers = tuple(site for site in found if isinstance(site, FeedForwardSite))
+    changes: dict[str, Any] = {}
+    weights: dict[str, Tensor] | None = None
+    if any(len(site.kept) < site.original for site in heads):
+        if not _is_uniform(heads):
+            return None, {}
+        first = heads[0]
+        counts = {"heads": len(first.kept), "kv_heads": len(first.kv_kept), "head_dim": first.head_dim}
+        changes = {key: counts[what] for what, key in first.family.uniform.items()}
+        weights = _stock_weights(model, heads)
+    if any(len(site.kept) < site.original for site in layers):
+        neurons = _uniform_neurons(model.config, layers)
+        if neurons is None:
+            return None, {}
+        changes = merged(changes, neurons)
+    return (weights, changes) if changes and _can_be_built(model, weights, changes) else (None, {})
 
 
 def _is_uniform(sites: tuple[AttentionSite, ...]) -> bool:
@@ -137,6 +156,33 @@ def _is_uniform(sites: tuple[AttentionSite, ...]) -> bool:
     # What layers share goes by index: the heads of one stack must be the same in every layer.
     sharing = [site for site in sites if site.shared]
     return all(site.kept == other.kept for site in sharing for other in sites if other.kind == site.kind)
+
+
+def _uniform_neurons(config: Any, sites: tuple[FeedForwardSite, ...]) -> dict[str, Any] | None:
+    """The configuration's numbers of neurons if all sites that one of them serves agree on it, else None."""
+    changes: dict[str, Any] = {}
+    for site in sites:
+        key, stack, count = site.feed_forward.uniform, site.kind.removesuffix(FEED_FORWARD), len(site.kept)
+        if key is None or not count:
+            return None
+        nested = f"{stack}_config"  # CLIP's towers
+        key = f"{stack}_{key}" if hasattr(config, f"{stack}_{key}") else key
+        if not hasattr(getattr(config, nested, config), key):
+            return None
+        here = changes.setdefault(nested, {}) if hasattr(config, nested) else changes
+        if here.setdefault(key, count) != count:
+            return None
+    return changes
+
+
+def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with changes, also inside the configurations that it holds.
+
+    >>> merged({"a": 1, "text_config": {"b": 2, "c": 3}}, {"text_config": {"b": 4}})
+    {'a': 1, 'text_config': {'b': 4, 'c': 3}}
+    """
+    inner = {key: {**content.get(key, {}), **value} for key, value in changes.items() if isinstance(value, dict)}
+    return {**content, **changes, **inner}
 
 
 def _stock_weights(model: Any, sites: tuple[AttentionSite, ...]) -> dict[str, Tensor] | None:
@@ -154,7 +200,7 @@ def _stock_weights(model: Any, sites: tuple[AttentionSite, ...]) -> dict[str, Te
 def _can_be_built(model: Any, weights: dict[str, Tensor] | None, changes: dict[str, Any]) -> bool:
     """Whether the stock class takes the new configuration (Llama's wants a divisor) and makes these shapes of it."""
     try:
-        config = type(model.config).from_dict({**model.config.to_dict(), "headcount": None, **changes})
+        config = type(model.config).from_dict(merged({**model.config.to_dict(), "headcount": None}, changes))
         stock = built_empty(type(model), config)
     except Exception:  # transformers validates configurations with errors of many kinds
         return False

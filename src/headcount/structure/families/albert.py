@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.structure.family import Family, separate
+from headcount.structure.family import Family, neurons, separate
 from headcount.structure.transformers_internals import Emptied
 
 
@@ -30,6 +30,7 @@ FAMILY = Family(
     inputs=separate("query", "key", "value"),
     output="dense",
     head_dim="attention_head_size",
+    feed_forward=neurons("ffn", to="ffn_output"),
     layers=_layers,
     emptied=EmptiedAlbert,
 )

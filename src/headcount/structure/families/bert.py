@@ -1,6 +1,6 @@
 """BERT and the models built like it: the attention class returns contexts, its parent's `output` projects them."""
 
-from headcount.structure.family import Family, separate
+from headcount.structure.family import Family, neurons, separate
 from headcount.structure.transformers_internals import EmptiedContext
 
 FAMILY = Family(
@@ -13,6 +13,7 @@ FAMILY = Family(
     inputs=separate("query", "key", "value"),
     output="^.output.dense",
     head_dim="attention_head_size",
+    feed_forward=neurons("intermediate.dense", to="output.dense"),
     cross=("crossattention",),
     emptied=EmptiedContext,
     padded_positions=True,  # RoBERTa's

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headcount.structure.family import Family, Part
+from headcount.structure.family import Family, Part, neurons
 from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 
@@ -35,6 +35,7 @@ FAMILY = Family(
     classes=("BloomAttention",),
     inputs=(Part("query_key_value", ("qkv",)),),
     output="dense",
+    feed_forward=neurons("mlp.dense_h_to_4h", to="mlp.dense_4h_to_h", uniform=None),
     kind="decoder",
     pruned=PrunedBloom,
     emptied=EmptiedBloom,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headcount.structure.family import Family, separate
+from headcount.structure.family import Family, neurons, separate
 
 
 def _kind(module: Any) -> str:
@@ -14,6 +14,7 @@ FAMILY = Family(
     classes=("CLIPAttention",),
     inputs=separate("q_proj", "k_proj", "v_proj"),
     output="out_proj",
+    feed_forward=neurons("mlp.fc1", to="mlp.fc2"),
     kind=_kind,
     plain=True,
 )

@@ -1,6 +1,6 @@
 """DeBERTa-v2 and v3: positions have projections of their own, and there is no attention interface."""
 
-from headcount.structure.family import Family, Part, separate
+from headcount.structure.family import Family, Part, neurons, separate
 from headcount.structure.transformers_internals import EmptiedContext
 
 FAMILY = Family(
@@ -13,6 +13,7 @@ FAMILY = Family(
     ),
     output="^.output.dense",
     head_dim="attention_head_size",
+    feed_forward=neurons("intermediate.dense", to="output.dense"),
     kind="encoder",
     emptied=EmptiedContext,
     returns_weights=True,

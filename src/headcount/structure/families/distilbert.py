@@ -1,6 +1,6 @@
 """DistilBERT."""
 
-from headcount.structure.family import Family, separate
+from headcount.structure.family import Family, neurons, separate
 
 FAMILY = Family(
     name="DistilBERT",
@@ -8,5 +8,6 @@ FAMILY = Family(
     inputs=separate("q_lin", "k_lin", "v_lin"),
     output="out_lin",
     head_dim="attention_head_size",
+    feed_forward=neurons("ffn.lin1", to="ffn.lin2", uniform="hidden_dim"),
     plain=True,
 )

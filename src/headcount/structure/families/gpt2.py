@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headcount.structure.family import Family, Part, Stretches
+from headcount.structure.family import Family, Part, Stretches, neurons
 
 
 def _rows(module: Any) -> Stretches:
@@ -14,5 +14,6 @@ FAMILY = Family(
     classes=("GPT2Attention",),
     inputs=(Part("q_attn", optional=True), Part("c_attn", _rows)),
     output="c_proj",
+    feed_forward=neurons("mlp.c_fc", to="mlp.c_proj", uniform="n_inner"),
     cross=("crossattention",),
 )

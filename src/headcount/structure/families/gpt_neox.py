@@ -1,6 +1,6 @@
 """GPT-NeoX: query, key and value of a head lie side by side in one projection."""
 
-from headcount.structure.family import Family, Part
+from headcount.structure.family import Family, Part, neurons
 
 FAMILY = Family(
     name="GPT-NeoX",
@@ -8,4 +8,5 @@ FAMILY = Family(
     inputs=(Part("query_key_value", ("qkv",)),),
     output="dense",
     head_dim="head_size",
+    feed_forward=neurons("mlp.dense_h_to_4h", to="mlp.dense_4h_to_h"),
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.structure.family import Family, separate
+from headcount.structure.family import Family, neurons, separate
 from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 
@@ -33,6 +33,7 @@ FAMILY = Family(
     inputs=separate("q", "k", "v"),
     output="o",
     head_dim="attention_head_size",
+    feed_forward=neurons("intermediate.dense", to="output.dense"),
     kind="encoder",
     pruned=PrunedMPNet,
     emptied=EmptiedMPNet,

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.structure.family import Family, separate
+from headcount.structure.family import Family, FeedForward, Part, separate
 from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 
@@ -50,12 +50,17 @@ def _kind(module: Any) -> str:
     return "decoder" if module.is_causal else "cross"
 
 
+DENSE = "layer.-1.DenseReluDense"
+
 FAMILY = Family(
     name="T5",
     classes=("T5Attention", "MT5Attention"),
     inputs=separate("q", "k", "v"),
     output="o",
     head_dim="key_value_proj_dim",
+    feed_forward=FeedForward(
+        tuple(Part(f"{DENSE}.{name}", ("n",), optional=True) for name in ("wi", "wi_0", "wi_1")), f"{DENSE}.wo", "d_ff"
+    ),
     kind=_kind,
     depth=2,
     pruned=PrunedT5,
