@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from headcount.demo.directory import claim
 
 from benchmarks.fuzz import seeds
 from benchmarks.fuzz.worker import Reader
@@ -22,6 +21,7 @@ from headcount.cli.gates import read_roles
 from headcount.cli.inspect import describe
 from headcount.cli.loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
+from headcount.demo.story import claim
 from headcount.dynamics import Dynamics, read_tracked
 from headcount.evaluation.sweep import evaluate
 from headcount.gates.gate_training import Gating
