@@ -350,12 +350,12 @@ def test_the_walks_in_the_documentation_are_the_files_that_run(repository):
     build, make = JOBS["classifier"]
     model, (train, dev, test) = build(), (make(start, 24) for start in (0, 1, 2))
     page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    prune, ablate_each = headcount.prune, headcount.ablate_each
     calls = {
-        "prune": (40, lambda: headcount.prune(model, train, dev, test, max_drop=50)),
-        "ablate": (25, lambda: headcount.ablate_each(model, dev)),
+        "prune": (40, lambda: prune(model, train, dev, test, max_drop=50)),
+        "ablate": (25, lambda: ablate_each(model, dev)),
     }
     for name, (most, call) in calls.items():
-        headcount.__getattr__({"prune": "prune", "ablate": "ablate_each"}[name])  # import before tracing
         _, _, section = page.partition(f"## A walk through `{name}`")
         told = re.findall(r"[\w/]+\.py", section.split("```")[1])
         assert len(told) == len(set(told)) <= most

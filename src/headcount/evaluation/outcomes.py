@@ -20,7 +20,7 @@ class Outcomes:
     """Sufficient statistics per mask and example: `values[mask, example, statistic]`.
 
     `masks` are the sets of heads that were off, in the order asked for; the empty set is the whole model. `near_ties`
-    counts the decisions whose two best candidates lay within 1e-4, where the order of summation may decide.
+    counts decisions that were too close to call (`evaluation/near_ties.py`).
     """
 
     masks: tuple[Mask, ...]

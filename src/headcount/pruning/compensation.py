@@ -78,7 +78,7 @@ def _refit_all(
         progress((done + 1) / len(names))
 
 
-# To add a compensation: a function like the two above, and its name here.
+# To add a compensation: a function like the two above, its name here, and in the choices of `cli/prune.py`.
 COMPENSATIONS: dict[str, Callable[..., None] | None] = {"none": None, "mean": _add_means, "refit": _refit_all}
 
 

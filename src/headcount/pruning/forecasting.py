@@ -28,7 +28,7 @@ def forecast(
     tried = len(cut_sizes(settings, total))
     forward, backward, evaluation = _costs(model, data.score, data.select)
     score, select, test = (sum(task.lengths) for task in (data.score, data.select, data.test))  # tokens
-    calibration = min(CALIBRATION_TOKENS, score) if settings.compensation == "refit" else 0
+    calibration = min(CALIBRATION_TOKENS, score) if settings.compensation != "none" else 0
     scored_again = tried - 1 if settings.reestimates else 0  # times
     evaluated = tried if settings.heads is None else 1
     steps = [
