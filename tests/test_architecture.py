@@ -247,7 +247,7 @@ def test_no_tracked_file_names_a_machine_or_a_registry(repository):
 def test_the_lock_pins_everything_exactly(repository):
     lines = (repository / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
-    assert "torch==2.13.0" in pins
+    assert sum(pin.startswith("torch==") for pin in pins) == 1
     assert not [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin)]
 
 
