@@ -40,8 +40,8 @@ def ablate(
       headcount ablate ./model --data dev.tsv --mode all-but-one --select-data train.tsv --limit 1000
     """
     from headcount.ablation import ablate_all_but_one, ablate_each
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import run_of
 
     if select_data is not None and mode == "each":
         raise typer.BadParameter("--select-data is for --mode all-but-one")

@@ -40,8 +40,9 @@ def bench(
       headcount bench ./model ./pruned --onnx pruned.onnx --length 32,128 --threads 1
     """
     from headcount.bench import benchmark
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import load_weights, run_of
+    from headcount.cli.loading import load_weights
 
     batches, lengths = _numbers("--batch", batch) or [], _numbers("--length", length)
     names = [name for name in (setup.model, pruned) if name is not None] + (onnx or [])

@@ -31,8 +31,8 @@ def compare(
       --against-target-data talks.fr --out run
     """
     from headcount import ablation
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import run_of
     from headcount.files import write_whole
     from headcount.reporting import scatter_svg
 

@@ -43,8 +43,8 @@ def curve(
       headcount curve ./translator --score-data train.en --score-target-data train.fr
       --data val.en --target-data val.fr --kinds each
     """
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
-    from headcount.cli.loading import run_of
     from headcount.pruning import counts, pruning_curve, resolve_overlap
     from headcount.scoring import find_method
     from headcount.scoring import importance as score

@@ -32,8 +32,8 @@ def evaluate(
       headcount evaluate ./model --data dev.tsv --off encoder.3,encoder_ffn.3.0-511
     """
     from headcount.ablation import effects_of
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import run_of
     from headcount.evaluation import evaluate
     from headcount.stats import SEED, interval
     from headcount.structure import whole_anatomy

@@ -141,8 +141,8 @@ def _run(
     scratch: tuple[int, float],
 ) -> dict[str, Any]:
     """Train, save the model of every stage and of the last one in the run directory, and write the results."""
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import progress
-    from headcount.cli.loading import run_of
     from headcount.gates import train_gates
     from headcount.surgery import save
 
@@ -175,7 +175,8 @@ def _from_scratch(
     """V19's comparison: the layout that the gates found, trained from random weights."""
     from headcount.cli.console import progress
     from headcount.evaluation import evaluate
-    from headcount.gates import fresh_copy, hold_out
+    from headcount.gates import fresh_copy
+    from headcount.pruning import hold_out
     from headcount.surgery import save
     from headcount.training import Recovery, recover
 

@@ -33,8 +33,8 @@ def importance(
 
       headcount importance ./translator --data train.en --target-data train.fr --method relevance --json
     """
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import run_of
     from headcount.scoring import importance as score
 
     options = method_options(method, per, setup.seed, exclude)

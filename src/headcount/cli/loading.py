@@ -1,18 +1,14 @@
-"""What a command works with: the model on its device, its tokenizer, and the run directory for the results."""
+"""The model that a command names, on its device, and its tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer
 
-from headcount.cli.options import Setup
 from headcount.errors import HeadcountError, first_line
-from headcount.runs import RunDirectory, model_signature, versions
 from headcount.structure import remember_origin
 from headcount.surgery import fetch, load
 
@@ -62,46 +58,3 @@ def choose_device(name: str) -> torch.device:
     if not available[name.partition(":")[0]]:
         raise HeadcountError(f"this machine has no {name} device", advice="use {device} cpu")
     return torch.device(name)
-
-
-class CommandRun:
-    """A command under way: `directory` keeps its shards, `finish` its results."""
-
-    def __init__(self, directory: RunDirectory, command: str) -> None:
-        self.directory, self.command = directory, command
-
-    def finish(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Sign the results and keep them in `run.json`."""
-        self.directory.write({"command": self.command, **results})
-        return {"signature": self.directory.signature, **results}
-
-
-@contextmanager
-def run_of(setup: Setup, command: str, model: Any, tasks: list[Any], **settings: Any) -> Iterator[CommandRun]:
-    """The run of a command; `settings` are the arguments that its outcomes depend on."""
-    signature = {
-        "command": command,
-        "model": model_signature(model),
-        "tasks": [task.signature() for task in tasks],
-        "seed": setup.seed,
-        **settings,
-        "versions": versions(),
-    }
-    if setup.out is None:
-        yield CommandRun(NoRun("", signature), command)
-        return
-    with RunDirectory(setup.out, signature, setup.arguments()).open() as directory:
-        yield CommandRun(directory, command)
-
-
-class NoRun(RunDirectory):
-    """Stands in where no `--out` was given: results are only returned."""
-
-    def write(self, results: dict[str, Any], finished: bool = True) -> None:
-        """Keep nothing."""
-
-    def save_shard(self, name: str, arrays: Any) -> None:
-        """Keep nothing."""
-
-    def load_shard(self, name: str) -> None:
-        """Find nothing."""

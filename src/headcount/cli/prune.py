@@ -151,8 +151,8 @@ def _prune_and_save(
     setup: Setup, out: Path, model: Any, tokenizer: Any, tasks: tuple[Any, Any, Any], settings: Any
 ) -> dict[str, Any]:
     """Prune, save the model inside the run directory, and write down what happened."""
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import progress
-    from headcount.cli.loading import run_of
     from headcount.errors import HeadcountError
     from headcount.pruning import prune
     from headcount.surgery import as_stock, save

@@ -36,8 +36,8 @@ def roles(
 
       headcount roles ./translator --data val.en --limit 500 --json
     """
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
-    from headcount.cli.loading import run_of
     from headcount.roles import Sentences, Thresholds, chosen_relations, find_roles
 
     limits = Thresholds(positional, syntactic, rare, idle, frequent)

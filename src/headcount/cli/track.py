@@ -39,8 +39,9 @@ def track(
       --data val.en --target-data val.fr --limit 200 --step 0.2 --json
     """
     from headcount import dynamics
+    from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
-    from headcount.cli.loading import load_model, run_of
+    from headcount.cli.loading import load_model
     from headcount.pruning import counts, resolve_overlap
 
     counts(1, step)

@@ -2,13 +2,12 @@
 
 from headcount.gates.gate_training import Gating
 from headcount.gates.gated import Gated, GateStage
-from headcount.gates.stages import fresh_copy, hold_out, train_gates
+from headcount.gates.stages import fresh_copy, train_gates
 
 __all__ = [
     "GateStage",
     "Gated",
     "Gating",
     "fresh_copy",
-    "hold_out",
     "train_gates",
 ]

@@ -17,7 +17,7 @@ from headcount.gates.gate_training import Course, GateTraining, Gating
 from headcount.gates.gated import Gated, GateStage, roles_left
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.heads import Head
-from headcount.pruning import refuse_headless, resolve_overlap
+from headcount.pruning import hold_out, refuse_headless
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import paired_bootstrap
 from headcount.structure import anatomy, device_of, initialize_anew
@@ -25,7 +25,6 @@ from headcount.surgery import remove, save
 from headcount.tasks import Task
 from headcount.training import Checkpointer
 
-HELD_OUT, AT_MOST = 0.1, 1000  # share and number of examples to hold out, if there is no test data
 FIRST_PRICE = 1e-3  # where steering begins
 
 Progress = Callable[[str, float], object]
@@ -268,19 +267,6 @@ def plan_stages(lam: Any, target: Any, total: int) -> list[tuple[float, int | No
     if sorted(wanted, reverse=True) != wanted:
         raise HeadcountError(f"a path leads from more heads to fewer; got {wanted}")
     return [(FIRST_PRICE, number) for number in wanted]
-
-
-def hold_out(task: Task, test: Task | None, seed: int, overlap: str = "refuse") -> tuple[Task, Task, list[str]]:
-    """Training data, test data, and remarks on how they were made."""
-    if test is not None:
-        test, remarks = resolve_overlap(task.keys(), test, "the training data", overlap)
-        return task, test, remarks
-    order = np.random.default_rng(seed).permutation(len(task)).tolist()
-    count = min(AT_MOST, round(HELD_OUT * len(order)))
-    if not count:
-        raise HeadcountError(f"{len(order)} examples are too few to hold some out", advice="pass {test_task}")
-    train, test = task.subset(sorted(order[count:])), task.subset(sorted(order[:count]))
-    return train, test, [f"No test data was given: {len(test)} examples were held out, {len(train)} used for training."]
 
 
 def fresh_copy(model: Any, seed: int = 0) -> Any:

@@ -7,7 +7,7 @@ from headcount.pruning.pipeline import prune
 from headcount.pruning.result import Pruned, how_to_load, pruning_facts
 from headcount.pruning.selection import SEARCHES, counts
 from headcount.pruning.settings import OVERLAPS, Pruning
-from headcount.pruning.splits import refuse_headless, resolve_overlap
+from headcount.pruning.splits import hold_out, refuse_headless, resolve_overlap
 
 __all__ = [
     "COMPENSATIONS",
@@ -19,6 +19,7 @@ __all__ = [
     "compensate",
     "counts",
     "forecast",
+    "hold_out",
     "how_to_load",
     "prune",
     "pruning_curve",

@@ -14,6 +14,8 @@ from headcount.scoring import refuse_one_class
 from headcount.structure import anatomy
 from headcount.tasks import Task
 
+HELD_OUT, AT_MOST = 0.1, 1000  # share and number of examples to hold out of training data
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -112,3 +114,16 @@ def refuse_headless(model: Any) -> None:
     """Refuse a model that has no attention head left to remove."""
     if not anatomy(model).heads:
         raise HeadcountError("all attention heads of this model have already been removed")
+
+
+def hold_out(task: Task, test: Task | None, seed: int, overlap: str = "refuse") -> tuple[Task, Task, list[str]]:
+    """Training data, test data, and remarks on how they were made; without test data, a tenth is held out."""
+    if test is not None:
+        test, remarks = resolve_overlap(task.keys(), test, "the training data", overlap)
+        return task, test, remarks
+    order = np.random.default_rng(seed).permutation(len(task)).tolist()
+    count = min(AT_MOST, round(HELD_OUT * len(order)))
+    if not count:
+        raise HeadcountError(f"{len(order)} examples are too few to hold some out", advice="pass {test_task}")
+    train, test = task.subset(sorted(order[count:])), task.subset(sorted(order[:count]))
+    return train, test, [f"No test data was given: {len(test)} examples were held out, {len(train)} used for training."]
