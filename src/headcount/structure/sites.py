@@ -196,7 +196,8 @@ class Anatomy:
 
     def _why_not(self, unit: Head | Span) -> str:
         """Why a head, a range or a site does not exist in this model."""
-        what = ("neuron" if unit.is_neuron else "head") + ("" if isinstance(unit, Head) else "s")
+        what = "neuron" if unit.is_neuron else "head"
+        what = f"range of {what}s" if isinstance(unit, Span) else what
         what = "sublayer" if isinstance(unit, Span) and unit.first is None else what
         if unit.kind not in self.kinds:
             if unit.is_neuron and (self.unknown or self.asked == ("heads",)):
