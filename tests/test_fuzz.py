@@ -33,7 +33,7 @@ def in_repository(repository, *arguments):
 
 
 def test_a_quick_pass_over_every_reader(repository):
-    answer = in_repository(repository, "-m", "benchmarks.fuzz", "--inputs", str(INPUTS), "--seed", "1")
+    answer = in_repository(repository, "-B", "-m", "benchmarks.fuzz", "--inputs", str(INPUTS), "--seed", "1")
     assert answer.returncode == 0, answer.stdout + answer.stderr[-2000:]
     lines = answer.stdout.splitlines()
     assert len(lines) > 20

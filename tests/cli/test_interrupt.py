@@ -79,13 +79,16 @@ def test_a_demo_always_resumes(tmp_path, moment):
 
 
 def test_while_it_works_and_then_it_resumes(place, tmp_path):
-    run = tmp_path / "run"
-    words = ("ablate", place / "model", "--data", place / "dev.tsv", "--out", run, "--json")
-    process = start("", *words)
-    while not (run / "lock").exists() and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    for attempt in range(5):  # on a busy machine it can be done before the signal comes
+        run = tmp_path / f"run-{attempt}"
+        words = ("ablate", place / "model", "--data", place / "dev.tsv", "--out", run, "--json")
+        process = start("", *words)
+        while not (run / "lock").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        if process.returncode != 0:
+            break
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "headcount: stopped; the same command resumes where it stopped"
     assert "Traceback" not in err
