@@ -98,7 +98,8 @@ class Ray:
         return ray.remote(Worker).options(**options).remote(self.threads)
 
     def replace(self, worker: Any) -> Any:
-        """A new worker for one that has died."""
+        """A new worker for one that has died, or that Ray cannot reach: it must not keep the cores that it had."""
+        ray.kill(worker)
         fresh = self._worker()
         self.workers = [fresh if one is worker else one for one in self.workers]
         return fresh
@@ -175,7 +176,9 @@ class _Dispatch:
             except RayError as error:  # for instance, what was sent cannot be read there
                 raise HeadcountError(f"a worker failed: {first_line(error)}") from error
             del self.pending[ready]
-            if assignment is None:
+            if assignment is None:  # only now: a shard that kills the worker must not take the news of this with it
+                for _ in range(AHEAD):
+                    self._give(worker)
                 continue
             self._give(worker)
             arrays, messages = answer
@@ -189,8 +192,6 @@ class _Dispatch:
 
     def _start(self, worker: Any) -> None:
         self.pending[worker.prepare.remote(self.inputs)] = (None, worker)
-        for _ in range(AHEAD):
-            self._give(worker)
 
     def _give(self, worker: Any) -> None:
         assignment = self.queue.take()
