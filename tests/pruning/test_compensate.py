@@ -10,7 +10,7 @@ import zoo
 from headcount.errors import HeadcountError
 from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.pruning.compensation import NormalEquations, compensate, ridge_change
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery.removal import remove
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
@@ -33,7 +33,7 @@ def test_refit_brings_every_family_closer_to_the_whole_model(name):
     plain = remove(model, third(model))
     adjusted = compensate(copy.deepcopy(plain), model, task, "refit")
     assert distance(adjusted, model, task) < 0.75 * distance(plain, model, task)
-    outputs = {id(parameter) for site in anatomy(adjusted).sites for parameter in site.output.parameters()}
+    outputs = {id(parameter) for site in whole_anatomy(adjusted).sites for parameter in site.output.parameters()}
     for (name, before), after in zip(plain.named_parameters(), adjusted.parameters(), strict=True):
         assert torch.equal(before, after) or id(after) in outputs, name
 
@@ -98,7 +98,7 @@ def test_only_tokens_that_matter_count():
     model = JOBS["classifier"][0]()
     task = classification(n=9)
     seen = Calibration(model, task, tokens=10_000)
-    assert seen.order == ["encoder.0", "encoder.1"]
+    assert seen.order == ["encoder.0", "encoder_ffn.0", "encoder.1", "encoder_ffn.1"]
     lengths = sum(task.lengths)
     assert sum(int(used["encoder.0"].sum()) for used in seen.used) == lengths  # no padding
     assert sum(int(used["encoder.1"].sum()) for used in seen.used) == len(task)  # only the first token is read
@@ -109,19 +109,19 @@ def test_a_layerwise_forward_sees_what_a_whole_pass_sees(name):
     model = ZooTask.model(name)
     task = ZooTask(name, model, n=4)
     batches = [task.batch([0, 1]), task.batch([2, 3])]
-    sites = {site.name: site for site in anatomy(model).sites}
+    sites = {site.name: site for site in whole_anatomy(model).sites}
     order = Calibration(model, task).order
     forward = LayerwiseForward(model, task, batches, [sites[one] for one in order])
     for place in order:
         direct = []
         handle = sites[place].output.register_forward_pre_hook(
-            lambda module, args, direct=direct: direct.append(args[0].flatten(0, 1))
+            lambda module, args, direct=direct: direct.append(args[0].flatten(0, -2))
         )
         with torch.no_grad():
             for batch in batches:
                 task.outputs(model, batch)
         handle.remove()
-        for ours, theirs in zip(forward.contexts(sites[place]), direct, strict=True):
+        for (ours, _), theirs in zip(forward.handed_on(sites[place], None), direct, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
     assert not any("forward" in vars(module) for module in model.modules())
 

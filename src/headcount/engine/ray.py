@@ -176,11 +176,9 @@ class _Dispatch:
             except RayError as error:  # for instance, what was sent cannot be read there
                 raise HeadcountError(f"a worker failed: {first_line(error)}") from error
             del self.pending[ready]
-            if assignment is None:  # only now: a shard that kills the worker must not take the news of this with it
-                for _ in range(AHEAD):
-                    self._give(worker)
-                continue
             self._give(worker)
+            if assignment is None:
+                continue
             arrays, messages = answer
             for message in messages:
                 log.warning(message)
@@ -191,12 +189,19 @@ class _Dispatch:
                     progress(self.queue.share_done)
 
     def _start(self, worker: Any) -> None:
+        """Let a worker load the model; shards come after that, or one that kills it could look like a failed load."""
         self.pending[worker.prepare.remote(self.inputs)] = (None, worker)
 
     def _give(self, worker: Any) -> None:
-        assignment = self.queue.take()
-        if assignment is not None:
+        """Keep a worker busy; a shard that a worker has died of is done alone, so that no other is blamed for it."""
+        has = [one for one, owner in self.pending.values() if owner is worker and one is not None]
+        while len(has) < AHEAD:
+            suspect = any(one.deaths for one in [*has, *self.queue.waiting][: len(has) + 1])
+            assignment = None if suspect and has else self.queue.take()
+            if assignment is None:
+                return
             self.pending[worker.do.remote(assignment.indices)] = (assignment, worker)
+            has.append(assignment)
 
     def _replace(self, worker: Any, reason: str) -> None:
         """Give back all that a dead worker had, and start a new one."""

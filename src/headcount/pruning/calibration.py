@@ -1,7 +1,11 @@
-"""What compensation is fitted on: the outputs of a whole model's attention sites, and the contexts of a pruned one's.
+"""What compensation is fitted on: what the sites of a whole model hand on, and what those of a pruned one do.
 
 `Calibration` records the whole model once. `LayerwiseForward` then runs the pruned model site by site: what it gives
 for a site reflects all changes that were made to the sites before it, and finished layers are not run again.
+
+What a site hands on is the input of the normalisation that follows it: its output added to the residual stream, so that
+a later site can correct what earlier ones left wrong in the stream. Where no normalisation reads that sum, it is the
+output of the site alone.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headcount.engine import TOKENS, batches_by_length
-from headcount.structure import AttentionSite, Substitutes, anatomy, device_of
+from headcount.structure import Site, Substitutes, device_of, whole_anatomy
 from headcount.tasks import Batch, Task
 
 CALIBRATION_TOKENS = 10_000  # a few hundred sentences
@@ -23,89 +27,154 @@ MEMORY = 4 * 2**30  # bytes of recorded outputs; fewer tokens are used to stay w
 
 
 class Calibration:
-    """The outputs of every site of the whole model on a calibration set, recorded once, on the CPU.
+    """What every site of the whole model hands on, for the tokens of a calibration set; recorded once, on the CPU.
 
     order: the sites' names in the order in which they run. batches: the calibration set.
+    norms: of each site, the path of the normalisation that follows it, if it has one.
     used: which tokens count at a site, those on whose output there the model's output depends. Padding does not count,
         nor does any token but the first in the last layer of a classifier that reads only that one.
     """
 
     def __init__(self, whole: nn.Module, task: Task, *, tokens: int = CALIBRATION_TOKENS, seed: int = 0) -> None:
         self.task, self.device = task, device_of(whole)
-        sites = anatomy(whole).sites
-        width = max(
-            (site.output.weight.numel() // (len(site.kept) * site.head_dim) for site in sites if site.kept), default=1
-        )
+        sites = [site for site in whole_anatomy(whole).sites if site.kept]
+        width = max((site.output.weight.numel() // (len(site.kept) * site.width) for site in sites), default=1)
         self.batches = _sample(task, min(tokens, MEMORY // (4 * width * max(1, len(sites)))), seed)
         self.order: list[str] = []
-        self.targets: list[dict[str, Tensor]] = []  # per batch, site: (n, d) outputs of the n tokens that count
+        self.targets: list[dict[str, Tensor]] = []  # per batch, site: (n, d) of the n tokens that count
         self.used: list[dict[str, Tensor]] = []  # per batch, site: (calls * B * T,)
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         training = whole.training
         whole.eval()
         try:
+            self.norms = _following_norms(whole, task, sites)
             for batch in self.batches:
-                self._record(whole, batch)
+                self._record(whole, batch, sites)
         finally:
             whole.train(training)
 
     def mean_context(self, name: str) -> Tensor:
-        """(heads * head_dim,) the mean over tokens of the output projection's input in the whole model."""
+        """(units * width,) the mean over tokens of the output projection's input in the whole model."""
         return self._sums[name] / max(self._counts[name], 1)
 
-    def pairs(self, forward: LayerwiseForward, site: AttentionSite) -> Iterator[tuple[Tensor, Tensor]]:
-        """Per batch: the heads' outputs at a site of the pruned model (n, width), the whole site's output (n, d)."""
-        contexts = forward.contexts(site) if site.kept else None
+    def missing(self, forward: LayerwiseForward, site: Site) -> Iterator[tuple[Tensor, Tensor]]:
+        """Per batch: the units' outputs at a site of the pruned model (n, width), and what it fails to hand on (n, d)."""
+        handed_on = forward.handed_on(site, self.norms.get(site.name))
         for targets, used in zip(self.targets, self.used, strict=True):
-            target = targets[site.name].double()
-            if contexts is None:
-                yield torch.zeros(len(target), 0, dtype=torch.float64), target
-            else:
-                yield next(contexts)[used[site.name].to(self.device)].cpu().double(), target
+            context, now = next(handed_on)
+            target, chosen = targets[site.name].double(), used[site.name].to(self.device)
+            units = target.new_zeros(len(target), 0) if context is None else context[chosen].cpu().double()
+            yield units, target - (site.output.bias.detach() if now is None else now[chosen]).cpu().double()
 
-    def _record(self, whole: nn.Module, batch: Batch) -> None:
-        sites = [site for site in anatomy(whole).sites if site.kept]
-        contexts: dict[str, list[Tensor]] = {}
-        leaves: dict[str, list[Tensor]] = {}
-        outputs: dict[str, list[Tensor]] = {}
+    def _record(self, whole: nn.Module, batch: Batch, sites: Sequence[Site]) -> None:
+        seen = _Recorder(self.norms)
         frozen = [parameter for parameter in whole.parameters() if parameter.requires_grad]
         whole.requires_grad_(False)
         try:
             with torch.enable_grad(), ExitStack() as stack:
-                for site in sites:
-                    hook = _recorder(site.name, contexts, leaves, outputs)
-                    stack.callback(site.output.register_forward_hook(hook).remove)
+                seen.watch(whole, sites, stack)
                 logits = self.task.outputs(whole, batch.to(self.device))
-            order = [(name, call) for name in leaves for call in range(len(leaves[name]))]
-            flat = [leaves[name][call] for name, call in order]
+            order = [(name, call) for name in seen.leaves for call in range(len(seen.leaves[name]))]
+            flat = [seen.leaves[name][call] for name, call in order]
             gradients = torch.autograd.grad(_probe(logits, batch), flat, allow_unused=True)
         finally:
             for parameter in frozen:
                 parameter.requires_grad_(True)
-        self.order = self.order or list(leaves)
+        self.order = self.order or list(seen.leaves)
         used: dict[str, list[Tensor]] = {}
         for (name, call), gradient in zip(order, gradients, strict=True):
-            size = leaves[name][call].shape[:2].numel()
+            size = seen.leaves[name][call].shape[:-1].numel()
             nothing = torch.zeros(size, dtype=torch.bool)
             used.setdefault(name, []).append(nothing if gradient is None else (gradient != 0).any(-1).flatten().cpu())
         self.used.append({name: torch.cat(parts) for name, parts in used.items()})
-        self.targets.append({name: _flat(outputs[name])[mask] for name, mask in self.used[-1].items()})
+        self.targets.append({name: _rows(seen.handed_on[name]).cpu()[mask] for name, mask in self.used[-1].items()})
         for name, mask in self.used[-1].items():
-            context = _flat(contexts[name])[mask].double()
+            context = _rows(seen.contexts[name]).cpu()[mask].double()
             self._sums[name] = self._sums.get(name, 0) + context.sum(0)
             self._counts[name] = self._counts.get(name, 0) + len(context)
 
 
-def _recorder(name: str, contexts: dict, leaves: dict, outputs: dict) -> Any:
-    def hook(projection: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        leaf = torch.zeros_like(output, requires_grad=True)
-        leaves.setdefault(name, []).append(leaf)
-        outputs.setdefault(name, []).append(output.detach())
-        contexts.setdefault(name, []).append(args[0].detach())
-        return output + leaf
+class _Recorder:
+    """Hooks that note, for every site, each call's input, what it hands on, and a leaf to differentiate by."""
 
-    return hook
+    def __init__(self, norms: dict[str, str]) -> None:
+        self.norms = norms
+        self.contexts: dict[str, list[Tensor]] = {}
+        self.leaves: dict[str, list[Tensor]] = {}
+        self.handed_on: dict[str, list[Tensor]] = {}
+        self.awaited: dict[str, list[str]] = {}  # by a norm's path: the sites that have run since it last did
+
+    def watch(self, model: nn.Module, sites: Sequence[Site], stack: ExitStack) -> None:
+        for site in sites:
+            stack.callback(site.output.register_forward_hook(self._at_site(site.name)).remove)
+        for path in set(self.norms.values()):
+            stack.callback(model.get_submodule(path).register_forward_pre_hook(self._at_norm(path)).remove)
+
+    def _at_site(self, name: str) -> Any:
+        def hook(projection: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            leaf = torch.zeros_like(output, requires_grad=True)
+            self.leaves.setdefault(name, []).append(leaf)
+            self.contexts.setdefault(name, []).append(args[0].detach())
+            if name in self.norms:
+                self.awaited.setdefault(self.norms[name], []).append(name)
+            else:
+                self.handed_on.setdefault(name, []).append(output.detach())
+            return output + leaf
+
+        return hook
+
+    def _at_norm(self, path: str) -> Any:
+        def hook(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+            for name in self.awaited.pop(path, ()):
+                self.handed_on.setdefault(name, []).append(args[0].detach())
+
+        return hook
+
+
+def _following_norms(model: nn.Module, task: Task, sites: Sequence[Site]) -> dict[str, str]:
+    """The path of the normalisation that reads a site's output, alone or added to the residual stream.
+
+    Found by trying: a change of the output must move the input of the next normalisation that it reaches by as much.
+    Scaled or gated on the way, it does not, and the site is left out.
+    """
+    norms = {path: module for path, module in model.named_modules() if "norm" in type(module).__name__.lower()}
+    shortest = min(range(len(task)), key=lambda index: task.lengths[index])
+    batch = task.batch([shortest]).to(device_of(model))
+
+    def inputs(change: Any = None, site: Site | None = None) -> Iterator[tuple[str, Tensor]]:
+        seen: list[tuple[str, Tensor]] = []
+        with ExitStack() as stack, torch.inference_mode():
+            for path, norm in norms.items():
+                note = lambda norm, args, path=path: seen.append((path, args[0].clone()))  # noqa: E731
+                stack.callback(norm.register_forward_pre_hook(note).remove)
+            if site is not None:
+                stack.callback(site.output.register_forward_hook(change).remove)
+            task.outputs(model, batch)
+        return iter(seen)
+
+    before, found = list(inputs()), {}
+    for site in sites:
+        changes: list[Tensor] = []
+
+        def change(module: nn.Module, args: Any, output: Tensor, changes: list[Tensor] = changes) -> Tensor | None:
+            if changes:  # a module that runs in several layers: the first tells
+                return None
+            generator = torch.Generator().manual_seed(0)
+            changes.append(torch.randn(output.shape, generator=generator).to(output) * output.std())
+            return output + changes[0]
+
+        for (path, old), (_, new) in zip(before, inputs(change, site), strict=True):
+            moved = (new - old).float()
+            if not moved.any():
+                continue
+            expected = changes[0].float()
+            if moved.numel() == expected.numel():
+                error = (moved.reshape(-1) - expected.reshape(-1)).abs().max()
+                if float(error) <= 0.02 * float(expected.abs().max()):
+                    found[site.name] = path
+            break
+    return found
 
 
 def _probe(logits: Tensor, batch: Batch) -> Tensor:
@@ -117,8 +186,9 @@ def _probe(logits: Tensor, batch: Batch) -> Tensor:
     return (F.log_softmax(chosen, dim=-1) * direction).sum()
 
 
-def _flat(calls: list[Tensor]) -> Tensor:
-    return torch.cat([call.flatten(0, 1) for call in calls]).cpu()
+def _rows(calls: list[Tensor]) -> Tensor:
+    """(calls * B * T, d) one row for each token, also where a model drops the batch dimension on the way (OPT)."""
+    return torch.cat([call.flatten(0, -2) for call in calls])
 
 
 def _sample(task: Task, tokens: int, seed: int) -> list[Batch]:
@@ -145,7 +215,7 @@ class LayerwiseForward:
     a later layer have been asked for.
     """
 
-    def __init__(self, model: nn.Module, task: Task, batches: Sequence[Batch], sites: Sequence[AttentionSite]) -> None:
+    def __init__(self, model: nn.Module, task: Task, batches: Sequence[Batch], sites: Sequence[Site]) -> None:
         self.model, self.task, self.batches = model, task, batches
         self.device = device_of(model)
         self.shared = any(site.also_layers for site in sites)  # ALBERT's one layer runs many times
@@ -155,23 +225,35 @@ class LayerwiseForward:
         self.stored: list[dict[int, Any]] = [{} for _ in batches]  # per stack: the output of its last finished layer
         self.finished = 0  # how many of the blocks
 
-    def contexts(self, site: AttentionSite) -> Iterator[Tensor]:
-        """The input of a site's output projection in each batch, all its calls: (calls * B * T, heads * head_dim)."""
+    def handed_on(self, site: Site, norm: str | None) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        """Per batch, all calls: the input of a site's projection (rows, width), and what the site hands on (rows, d).
+
+        norm: the path of the normalisation that follows the site; without it, the projection's output is what counts.
+        None stands for what is not computed: the input where no unit is left, and then perhaps the output, a bias.
+        """
         self._finish_before(site.block)
         for place, batch in enumerate(self.batches):
-            seen: list[Tensor] = []
+            contexts: list[Tensor] = []
+            after: list[Tensor] = []
 
-            def hook(module: nn.Module, args: tuple[Tensor, ...], seen: list[Tensor] = seen) -> None:
-                seen.append(args[0])
+            def at_site(module: nn.Module, args: tuple[Tensor, ...], contexts: list[Tensor] = contexts) -> None:
+                contexts.append(args[0])
+
+            def then(
+                module: nn.Module, args: tuple[Tensor, ...], output: Tensor | None = None, after: list[Tensor] = after
+            ) -> None:
+                after.append(args[0] if output is None else output)
                 if not self.shared:
                     raise _StopForward
 
-            handle = site.output.register_forward_pre_hook(hook)
-            try:
+            with ExitStack() as stack:
+                stack.callback(site.output.register_forward_pre_hook(at_site).remove)
+                if norm is None:
+                    stack.callback(site.output.register_forward_hook(then).remove)
+                else:
+                    stack.callback(self.model.get_submodule(norm).register_forward_pre_hook(then).remove)
                 self._run(place, batch)
-            finally:
-                handle.remove()
-            yield torch.cat([call.flatten(0, 1) for call in seen]).clone()
+            yield _rows(contexts) if contexts and site.kept else None, _rows(after) if after else None
 
     def _finish_before(self, block: nn.Module) -> None:
         """Store the output of the layer before this one, and of the last layer of each stack before that."""

@@ -1,8 +1,9 @@
-"""Compensate for removed heads without training and at no cost at run time: adjust the output projections.
+"""Compensate for removed units without training and at no cost at run time: adjust the output projections.
 
-`mean` adds the average output of the removed heads to the projection's bias. `refit` takes the sites in the order in
-which they run and solves, for each, the ridge regression that makes the remaining heads reproduce the output of the
-whole model's site. The sites before it have been refitted by then, so it also corrects the error that they pass on.
+`mean` adds the average output of the removed heads or neurons to the projection's bias. `refit` takes all sites,
+attention and feed-forward, in the order in which they run and solves, for each, the ridge regression that makes its
+remaining units reproduce what the whole model hands on there: the site's output added to the residual stream. The sites
+before it have been refitted by then, so it also corrects what they left wrong in the stream.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from torch import Tensor, nn
 from headcount.engine import Progress
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.calibration import Calibration, LayerwiseForward
-from headcount.structure import AttentionSite, anatomy, is_transposed
+from headcount.structure import Site, is_transposed, whole_anatomy
 from headcount.tasks import Task
 
 PENALTIES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 100.0)  # times the mean square of a column
 
 Model = TypeVar("Model", bound=nn.Module)
-Sites = dict[str, AttentionSite]
+Sites = dict[str, Site]
 
 
 def compensate(
@@ -35,9 +36,9 @@ def compensate(
     calibration: Calibration | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Adjust the output projections of a pruned model, in place, to stand in for the removed heads; returns the model.
+    """Adjust the output projections of a pruned model, in place, to stand in for the removed units; returns the model.
 
-    whole: the model that heads were removed from. task: its texts are the calibration set; labels are not used.
+    whole: the model that units were removed from. task: its texts are the calibration set; labels are not used.
     how: "none", "mean" or "refit".
     calibration: what `Calibration(whole, task)` has recorded already, to use it several times.
     """
@@ -47,8 +48,8 @@ def compensate(
     if adjust is None:
         return pruned
     seen = calibration or Calibration(whole, task)
-    originals = {site.name: site for site in anatomy(whole).sites}
-    sites = {site.name: site for site in anatomy(pruned).sites}
+    originals = {site.name: site for site in whole_anatomy(whole).sites}
+    sites = {site.name: site for site in whole_anatomy(pruned).sites}
     changed = [name for name in seen.order if len(sites[name].kept) < len(originals[name].kept)]
     if not changed:
         return pruned
@@ -59,7 +60,7 @@ def compensate(
 def _add_means(
     sites: Sites, originals: Sites, changed: list[str], pruned: Any, seen: Calibration, progress: Progress
 ) -> None:
-    """`mean`: add what the removed heads put out on average to the bias of every site that lost some."""
+    """`mean`: add what the removed units put out on average to the bias of every site that lost some."""
     _refuse_without_bias([sites[name] for name in changed])
     for done, name in enumerate(changed):
         _fold_mean(sites[name], originals[name], seen)
@@ -69,7 +70,7 @@ def _add_means(
 def _refit_all(
     sites: Sites, originals: Sites, changed: list[str], pruned: Any, seen: Calibration, progress: Progress
 ) -> None:
-    """`refit`: from the first site that lost heads on, in running order, so that each also corrects those before it."""
+    """`refit`: from the first site that lost units on, in running order, so that each also corrects those before it."""
     names = seen.order[seen.order.index(changed[0]) :]
     forward = LayerwiseForward(pruned.eval(), seen.task, seen.batches, [sites[name] for name in seen.order])
     for done, name in enumerate(names):
@@ -82,31 +83,29 @@ def _refit_all(
 COMPENSATIONS: dict[str, Callable[..., None] | None] = {"none": None, "mean": _add_means, "refit": _refit_all}
 
 
-def _fold_mean(site: AttentionSite, original: AttentionSite, seen: Calibration) -> None:
-    """Add the removed heads' mean output (their mean context through their columns) to the bias."""
-    weight = _columns(original)  # (d, heads * head_dim)
-    mean = seen.mean_context(original.name).clone()  # (heads * head_dim,)
-    by_head = mean.view(len(original.kept), original.head_dim)
-    by_head[[original.kept.index(index) for index in site.kept]] = 0
+def _fold_mean(site: Site, original: Site, seen: Calibration) -> None:
+    """Add the removed units' mean output (their mean context through their columns) to the bias."""
+    weight = _columns(original)  # (d, units * width)
+    mean = seen.mean_context(original.name).clone()  # (units * width,)
+    by_unit = mean.view(len(original.kept), original.width)
+    by_unit[[original.places[index] for index in site.kept]] = 0
     with torch.no_grad():
         site.output.bias += (weight.double() @ mean).to(site.output.bias.dtype)
 
 
-def _refit(site: AttentionSite, seen: Calibration, forward: LayerwiseForward) -> None:
-    """Change W and b of a site's output projection so that W c_t + b comes close to y_t at every token t.
+def _refit(site: Site, seen: Calibration, forward: LayerwiseForward) -> None:
+    """Change W and b of a site's output projection so that it hands on what the whole model does, at every token t.
 
-    c_t: the output of the remaining heads in the pruned model at token t; y_t: that of the whole model's site.
+    The change (D, e) minimises sum_t |D c_t + e - m_t|^2 + penalty |D|^2. c_t: the output of the remaining units in the
+    pruned model at token t; m_t: what is missing there, target minus what is handed on now.
     """
     output: Any = site.output
     has_bias = output.bias is not None
-    width = len(site.kept) * site.head_dim
-    weight = _columns(site).double().cpu()  # (d, width)
-    folds = [NormalEquations.empty(width + has_bias, len(weight)) for _ in range(2)]
-    for context, target in seen.pairs(forward, site):  # (n, width), (n, d)
-        missing = target - context @ weight.T
+    width = len(site.kept) * site.width
+    folds = [NormalEquations.empty(width + has_bias, len(_columns(site))) for _ in range(2)]
+    for context, missing in seen.missing(forward, site):  # (n, width), (n, d)
         if has_bias:
-            missing = missing - output.bias.detach().double().cpu()
-            context = torch.cat([context, torch.ones(len(context), 1, dtype=torch.float64)], dim=1)
+            context = torch.cat([context, context.new_ones(len(context), 1)], dim=1)
         half = len(context) // 2
         folds[0].add(context[:half], missing[:half])
         folds[1].add(context[half:], missing[half:])
@@ -121,17 +120,17 @@ def _refit(site: AttentionSite, seen: Calibration, forward: LayerwiseForward) ->
             output.bias += change[-1].to(output.bias)
 
 
-def _columns(site: AttentionSite) -> Tensor:
-    """The output projection's weight as (d, heads * head_dim), whichever way the module stores it."""
+def _columns(site: Site) -> Tensor:
+    """The output projection's weight as (d, units * width), whichever way the module stores it."""
     weight = site.output.weight.detach()
     return weight.T if is_transposed(site.output) else weight
 
 
-def _add_columns(site: AttentionSite, change: Tensor) -> None:
+def _add_columns(site: Site, change: Tensor) -> None:
     site.output.weight += (change.T if is_transposed(site.output) else change).to(site.output.weight)
 
 
-def _refuse_without_bias(sites: list[AttentionSite]) -> None:
+def _refuse_without_bias(sites: list[Site]) -> None:
     bare = [site.name for site in sites if site.output.bias is None]
     if bare:
         raise HeadcountError(
@@ -176,19 +175,22 @@ def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Se
     """
     one, other = folds
     total = NormalEquations(one.gram + other.gram, one.right + other.right, one.rows + other.rows)
-    nothing = torch.zeros_like(total.right)
     best, least = None, 0.0
     if min(one.rows, other.rows):
-        for penalty in penalties:
+        for penalty in sorted(penalties, reverse=True):
             pairs = ((one, other), (other, one))
             error = sum(test.error(_solve(fit, penalised, penalty)) for fit, test in pairs)
             if error < least:
                 best, least = penalty, error
-    return nothing if best is None else _solve(total, penalised, best)
+            elif best is not None:  # smaller ones overfit more and more
+                break
+    return torch.zeros_like(total.right) if best is None else _solve(total, penalised, best)
 
 
 def _solve(normal: NormalEquations, penalised: int, penalty: float) -> Tensor:
     scale = float(normal.gram.diagonal()[:penalised].mean()) if penalised else 0.0
     ridge = torch.zeros(len(normal.gram), dtype=torch.float64)
     ridge[:penalised] = penalty * max(scale, 1e-12)
-    return torch.linalg.solve(normal.gram + torch.diag(ridge), normal.right)
+    gram = normal.gram + torch.diag(ridge)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    return torch.linalg.lstsq(gram, normal.right).solution if failed else torch.cholesky_solve(normal.right, factor)
