@@ -3,7 +3,7 @@
 from headcount.bench.allocator import kept_memory
 from headcount.bench.comparison import Benchmark, benchmark
 from headcount.bench.cost import count_flops, unit_flops
-from headcount.bench.timing import Speed, measure_speed, seconds_per_token
+from headcount.bench.timing import Speed, interleaved, measure_speed, seconds_per_token
 from headcount.bench.verdicts import SpeedRow, verdict
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "SpeedRow",
     "benchmark",
     "count_flops",
+    "interleaved",
     "kept_memory",
     "measure_speed",
     "seconds_per_token",

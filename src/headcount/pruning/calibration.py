@@ -59,7 +59,7 @@ class Calibration:
         return self._sums[name] / max(self._counts[name], 1)
 
     def missing(self, forward: LayerwiseForward, site: Site) -> Iterator[tuple[Tensor, Tensor]]:
-        """Per batch: the units' outputs at a site of the pruned model (n, width), and what it fails to hand on (n, d)."""
+        """Per batch: the units' outputs at a site of the pruned model (n, width); what it fails to hand on (n, d)."""
         handed_on = forward.handed_on(site, self.norms.get(site.name))
         for targets, used in zip(self.targets, self.used, strict=True):
             context, now = next(handed_on)

@@ -29,7 +29,7 @@ from headcount.tasks import Metric, Task, digest
 class Point:
     """The metric of a model with some heads removed.
 
-    pruned: their share of the removable heads. low, high: 95% interval of the score. change, with its own interval:
+    pruned: their share of the removable heads, or of what all removable units cost. low, high: 95% interval of the score. change, with its own interval:
     score minus that of the unpruned model, on the same examples. relative: score as a share of the unpruned model's.
     statistics: (N, S) of every example.
     """
@@ -143,7 +143,7 @@ def _points(
     for place, count in enumerate(numbers):
         smaller = removal.model_without(count)
         statistics = base if count == 0 else evaluate(smaller, task, run=kept, name=cut_name(removal.removed)).of()
-        points.append(make_point(task.metric, base, statistics, removal.removed, removal.total))
+        points.append(make_point(task.metric, base, statistics, removal.removed, len(removal.removed) / removal.total))
         if progress is not None:
             progress((place + 1) / len(numbers))
     return tuple(points)
@@ -197,13 +197,15 @@ def _scores_signature(scores: Scores) -> dict[str, Any]:
     return {**scores.signature, "method": scores.method, "order": digest([str(head) for head in scores.order()])}
 
 
-def make_point(metric: Metric, base: np.ndarray, statistics: np.ndarray, removed: Sequence[Head], total: int) -> Point:
+def make_point(
+    metric: Metric, base: np.ndarray, statistics: np.ndarray, removed: Sequence[Head], pruned: float
+) -> Point:
     """A point of a curve from the statistics (N, S) of the unpruned and of the pruned model."""
     test = paired_bootstrap(base, statistics[None], metric.of_sums, resamples=1000)
     low, high = interval(statistics, metric.of_sums)
     score, whole = float(metric.of_sums(statistics.sum(0))), float(metric.of_sums(base.sum(0)))
     return Point(
-        pruned=len(removed) / total,
+        pruned=pruned,
         removed=tuple(removed),
         score=score,
         low=low,

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from headcount.bench import measure_speed
 from headcount.errors import HeadcountError
+from headcount.heads import Head
+from headcount.pruning.costs import flops_of
 from headcount.pruning.curve import Point, make_point
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.selection import counts
-from headcount.pruning.settings import Pruning
+from headcount.pruning.settings import COST_OF, Pruning
+from headcount.structure import UNITS
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
 
+HALVINGS = 3  # between two steps of a search by cost
 COARSE = 0.1  # steps on the way to a given number of heads, for methods that score heads again after each
 
 Chosen = tuple[Cut, tuple[Point, ...]]
@@ -34,7 +39,7 @@ def choose_cut(search: CutSearch, select_task: Task) -> Chosen:
 
 
 def cut_sizes(settings: Pruning, total: int) -> list[int]:
-    """How many of `total` removable heads each cut removes that a search tries, or makes on the way to a given number.
+    """The sizes of the cuts that a search tries, or makes on the way to a given number of heads, out of `total`.
 
     >>> cut_sizes(Pruning(max_drop=1, step=0.25), 72), cut_sizes(Pruning(heads=20, method="search"), 72)
     ([18, 36, 54, 72], [7, 14, 20])
@@ -82,12 +87,12 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
         within = f"{settings.caution:g} standard errors within" if settings.caution else "within"
         raise HeadcountError(
             f"no cut stays {within} {budget.points:g} points: the smallest drop found is "
-            f"{budget.in_points(float(likely[least])):.2f} points, with {len(points[least].removed)} heads removed",
+            f"{budget.in_points(float(likely[least])):.2f} points, with {_described(points[least].removed)} removed",
             advice="allow a larger {max_drop}, or recover by fine-tuning",
         )
     chosen = found[best]
     if best + 1 < len(found):
-        chosen, _ = bisect(search, chosen, found[best + 1], beyond)
+        chosen, _ = bisect(search, chosen, found[best + 1], beyond, HALVINGS)
     return chosen, tuple(sorted(points, key=lambda point: len(point.removed)))
 
 
@@ -101,11 +106,12 @@ def _cut_to_number(search: CutSearch, select_task: Task, base: np.ndarray) -> Ch
 
 
 def _cut_to_size(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
-    """The smallest cut that saves enough parameters or time."""
-    _refuse_impossible(search, select_task)
+    """The smallest cut that saves enough parameters, FLOPs or time."""
+    saving = Saving(search, select_task)
+    saving.refuse_impossible()
     before, found = search.whole, None
     for cut in search.cuts(cut_sizes(search.settings, search.total)):
-        if _is_enough(search, select_task, cut.model):
+        if saving.is_enough(cut.model):
             found = search.without(cut.removed)
             break
         before = search.without(cut.removed)
@@ -113,33 +119,38 @@ def _cut_to_size(search: CutSearch, select_task: Task, base: np.ndarray) -> Chos
         raise HeadcountError(f"no cut that was tried is large enough to {search.settings.goal}")
 
     def is_enough(cut: Cut) -> bool:  # compensation changes neither parameters nor speed
-        return _is_enough(search, select_task, remove(search.model, cut.removed))
+        return saving.is_enough(remove(search.model, cut.removed))
 
-    _, cut = bisect(search, before, found, is_enough)
+    _, cut = bisect(search, before, found, is_enough, HALVINGS if search.settings.speedup is not None else None)
     return cut, (_point(search, select_task, base, cut),)
 
 
-def bisect(search: CutSearch, inside: Cut, outside: Cut, beyond: Callable[[Cut], bool]) -> tuple[Cut, Cut]:
-    """Two cuts one head apart, the smaller within a limit and the larger beyond it, from two that are further apart.
+def bisect(
+    search: CutSearch, inside: Cut, outside: Cut, beyond: Callable[[Cut], bool], halvings: int | None = None
+) -> tuple[Cut, Cut]:
+    """Two cuts one unit apart, the smaller within a limit and the larger beyond it, from two that are further apart.
 
-    Cuts with equally many heads per layer have nothing between them, nor have cuts that do not hold each other.
+    Cuts with equally many units per layer have nothing between them, nor have cuts that do not hold each other.
+    halvings: at most so often where units are compared by cost, of which there can be thousands.
     """
     if search.settings.uniform or not set(inside.removed) <= set(outside.removed):
         return inside, outside
-    order = [*inside.removed, *(head for head in outside.removed if head not in set(inside.removed))]
-    low, high = len(inside.removed), len(order)
-    while high - low > 1:
+    already = set(inside.removed)
+    order = [*inside.removed, *(head for head in outside.removed if head not in already)]
+    low, high, by_cost = len(inside.removed), len(order), search.settings.by_cost
+    while high - low > 1 and not (by_cost and halvings == 0):
         middle = (low + high) // 2
-        cut = search.without(order[:middle])
+        cut = search.without(search.costs.rounded(order[:middle]) if by_cost else order[:middle])
         if beyond(cut):
             high, outside = middle, cut
         else:
             low, inside = middle, cut
+        halvings = None if halvings is None else halvings - 1
     return inside, outside
 
 
 def _point(search: CutSearch, select_task: Task, base: np.ndarray, cut: Cut) -> Point:
-    return make_point(select_task.metric, base, search.measure(cut, select_task), cut.removed, search.total)
+    return make_point(select_task.metric, base, search.measure(cut, select_task), cut.removed, search.share(cut))
 
 
 def _standard_error(point: Point) -> float:
@@ -147,34 +158,58 @@ def _standard_error(point: Point) -> float:
     return (point.change_high - point.change_low) / 3.92
 
 
-def _refuse_impossible(search: CutSearch, select_task: Task) -> None:
-    """Say at once what removing every candidate would save, if that is not enough."""
-    smallest = remove(search.model, search.candidates)
-    params, speedup = search.settings.params, search.settings.speedup
-    if params is not None and _saved(search.model, smallest) < params:
-        raise HeadcountError(
-            f"{params:.1%} of the parameters cannot be saved: the {search.total} removable heads hold "
-            f"{_saved(search.model, smallest):.1%} of them"
-        )
-    if speedup is not None:
-        most = measure_speed(search.model, smallest, select_task).speedup
-        if most < speedup:
-            raise HeadcountError(
-                f"a speedup of {speedup:g} cannot be reached: without its {search.total} removable heads the model is "
-                f"{most:.2f} times as fast here"
-            )
+class Saving:
+    """What a cut saves of what the settings ask for: parameters, FLOPs or time."""
+
+    def __init__(self, search: CutSearch, task: Task) -> None:
+        self.search, self.task = search, task
+
+    def is_enough(self, smaller: Any) -> bool:
+        return self._of(smaller) >= self._asked
+
+    def refuse_impossible(self) -> None:
+        """Say at once what removing every candidate would save, if that is not enough."""
+        search, settings = self.search, self.search.settings
+        most = self._of(remove(search.model, search.candidates))
+        if most >= self._asked:
+            return
+        others = [name for name in UNITS[:2] if name not in (settings.units or ())]
+        advice = "add " + " and ".join(others) + " to {units}" if others else "lower {" + self._name + "}"
+        what = f"the {_described(search.candidates)} that can be removed"
+        if self._name == "speedup":
+            message = f"a speedup of {self._asked:g} cannot be reached: without {what}, the model is {most:.2f} times as fast here"
+        else:
+            part = "parameters" if self._name == "params" else "FLOPs"
+            message = f"{self._asked:.1%} of the {part} cannot be saved: {what} hold {most:.1%} of them"
+        raise HeadcountError(message, advice=advice)
+
+    @property
+    def _name(self) -> str:
+        return next(name for name in COST_OF if getattr(self.search.settings, name) is not None)
+
+    @property
+    def _asked(self) -> float:
+        return float(getattr(self.search.settings, self._name))
+
+    def _of(self, smaller: Any) -> float:
+        model = self.search.model
+        if self._name == "speedup":
+            return measure_speed(model, smaller, self.task).speedup
+        if self._name == "flops":
+            return 1 - flops_of(smaller, self.task) / self._whole_flops
+        before, after = (sum(parameter.numel() for parameter in one.parameters()) for one in (model, smaller))
+        return 1 - after / before
+
+    @cached_property
+    def _whole_flops(self) -> int:
+        return flops_of(self.search.model, self.task)
 
 
-def _is_enough(search: CutSearch, select_task: Task, smaller: Any) -> bool:
-    if search.settings.params is not None:
-        return _saved(search.model, smaller) >= search.settings.params
-    assert search.settings.speedup is not None
-    return measure_speed(search.model, smaller, select_task).speedup >= search.settings.speedup
-
-
-def _saved(model: Any, smaller: Any) -> float:
-    before, after = (sum(p.numel() for p in one.parameters()) for one in (model, smaller))
-    return 1 - after / before
+def _described(units: Sequence[Head]) -> str:
+    """`5 heads and 300 neurons`"""
+    neurons = sum(unit.is_neuron for unit in units)
+    parts = [f"{number:,} {what}" for number, what in ((len(units) - neurons, "heads"), (neurons, "neurons")) if number]
+    return " and ".join(parts) or "0 heads"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""`CutSearch`: from the whole model to cuts with fewer and fewer heads, each choice kept so that it can resume."""
+"""`CutSearch`: from the whole model to cuts with fewer and fewer units, each choice kept so that it can resume."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,18 +16,28 @@ from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensation import compensate
-from headcount.pruning.selection import SEARCHES, equally_many, most_important, removable
+from headcount.pruning.costs import CostTable, cost_table
+from headcount.pruning.selection import (
+    SEARCHES,
+    candidates_of,
+    cheapest_by_cost,
+    equally_many,
+    most_important,
+    removable,
+)
 from headcount.pruning.settings import Pruning
 from headcount.runs import RunDirectory
-from headcount.scoring import head_gradients
+from headcount.scoring import head_gradients, unit_moments
 from headcount.structure import anatomy
 from headcount.surgery import remove
 from headcount.tasks import Task
 
+THOUSANDTHS = 1000
+
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Heads to remove, and the compensated model without them, which is made when it is first asked for."""
+    """Units to remove, and the compensated model without them, which is made when it is first asked for."""
 
     removed: tuple[Head, ...]
     make: Callable[[], nn.Module]
@@ -37,9 +48,11 @@ class Cut:
 
 
 class CutSearch:
-    """One search for heads to remove: the model, the data that scores heads, the settings, and what was found so far.
+    """One search for units to remove: the model, the data that scores them, the settings, and what was found so far.
 
-    candidates: the heads that the settings allow to remove; total: how many.
+    candidates: the heads and neurons that the settings allow to remove.
+    total: the size of the largest cut: how many heads there are to remove, or, where units are compared by cost, 1000,
+        and the size of a cut is a share of the cost of all candidates in thousandths.
     calibration: what `Calibration(model, score_task)` has recorded already, to use it for several searches.
     run: an open run directory; choices and measurements that it holds are not computed again.
     """
@@ -55,15 +68,24 @@ class CutSearch:
         progress: Progress | None = None,
     ) -> None:
         self.model, self.score_task, self.settings, self.progress = model, score_task, settings, progress
-        self.heads = anatomy(model).heads
-        self.candidates = removable(anatomy(model).heads_of(settings.kinds), settings.keep_at_least)
-        self.total = len(self.candidates)
+        self.found = anatomy(model, settings.units or "heads")
+        self.heads = self.found.heads
+        self.candidates = removable(self.found.heads_of(settings.kinds), settings.keep_at_least)
+        self.total = THOUSANDTHS if settings.by_cost else len(self.candidates)
         self.kept = SearchCheckpoint(run)
         self.whole = Cut((), lambda: model)
         if settings.compensation != "none" and calibration is None:
             calibration = Calibration(model, score_task, seed=settings.seed)
         self.calibration = calibration
         self._scored: tuple[np.ndarray, list[Head]] | None = None  # gradients (examples, heads) of these heads
+        self._losses: dict[Head | str, float] | None = None  # expected, of each unit
+
+    @cached_property
+    def costs(self) -> CostTable:
+        """What the candidates cost; measured, if time is the cost, when it is first asked for."""
+        assert self.settings.cost is not None
+        sites = self.found.sites_of(self.settings.kinds)
+        return cost_table(self.model, sites, self.settings.cost, self.score_task, self.kept.run)
 
     def cuts(self, numbers: Sequence[int]) -> Iterator[Cut]:
         """Cuts of these growing sizes, each holding the one before it; the caller stops when it has seen enough.
@@ -72,7 +94,8 @@ class CutSearch:
         """
         last = self.whole
         for number in numbers:
-            removed = self.kept.choice(number, self.heads, last.removed, partial(self._choose, number, last))
+            choose = self._choose_by_cost if self.settings.by_cost else self._choose
+            removed = self.kept.choice(number, self.heads, last.removed, partial(choose, number, last))
             is_larger = len(removed) > len(last.removed)
             last = self.without(removed)
             if is_larger:
@@ -81,7 +104,7 @@ class CutSearch:
                 self.progress(number / max(1, self.total))
 
     def without(self, removed: Sequence[Head], compensation: str | None = None) -> Cut:
-        """The cut that removes these heads and compensates for them."""
+        """The cut that removes these units and compensates for them."""
         how = compensation or self.settings.compensation
 
         def make() -> nn.Module:
@@ -89,6 +112,14 @@ class CutSearch:
             return compensate(smaller, self.model, self.score_task, how, calibration=self.calibration)
 
         return Cut(tuple(removed), make)
+
+    def share(self, cut: Cut) -> float:
+        """How much of what can be removed a cut removes: by cost, or by number of heads."""
+        if not self.settings.by_cost:
+            return len(cut.removed) / self.total
+        gone = Counter(head.site for head in cut.removed)
+        curves = self.costs.curves
+        return self.costs.saved({name: len(curves[name]) - 1 - gone[name] for name in gone}) / self.costs.total
 
     def measure(self, cut: Cut, task: Task) -> np.ndarray:
         """(N, S) the statistics of a cut on a task."""
@@ -118,6 +149,25 @@ class CutSearch:
             more = [heads[place] for place in picked]
         return [*last.removed, *more]
 
+    def _choose_by_cost(self, number: int, last: Cut) -> list[Head]:
+        """Units that save `number` thousandths of the cost together, those of the last cut among them."""
+        settings, method = self.settings, SEARCHES[self.settings.method]
+        goal = number / THOUSANDTHS * self.costs.total
+        units = settings.units or "heads"
+        if self._losses is None or method.reestimated:
+            cut = last if method.reestimated else self.whole
+            if settings.compensation != "none" and not method.compensated:
+                cut = self.without(cut.removed, "none")
+            moments = unit_moments(cut.model, self.score_task, units)
+            self._losses = dict(zip(moments.units, getattr(moments, str(method.moment)).tolist(), strict=True))
+        now = anatomy(remove(self.model, last.removed), units)
+        widths = {site.name: len(site.kept) for site in now.sites if site.name in self.costs.curves}
+        candidates = candidates_of(
+            now, self._losses, self.costs.curves, uniform=settings.uniform, keep_at_least=settings.keep_at_least
+        )
+        more = cheapest_by_cost(candidates, self.costs, widths, goal)
+        return self.costs.rounded([*last.removed, *more])
+
 
 class SearchCheckpoint:
     """The choices and measurements of a search, kept in its run directory; without one, nothing is kept.
@@ -135,17 +185,18 @@ class SearchCheckpoint:
     def choice(
         self, number: int, heads: Sequence[Head], before: Sequence[Head], choose: Callable[[], list[Head]]
     ) -> list[Head]:
-        """`number` of these heads to remove, those that were removed before first, as kept or chosen now."""
+        """The choice of this size among these heads, those that were removed before first, as kept or chosen now."""
         shard = f"{self.name}-{number:05d}"
         kept = self.run.load_shard(shard) if self.run else None
         places = None if kept is None else kept.get("removed")
-        if places is not None and _is_choice(places, number, len(heads)):
+        if places is not None and _is_choice(places, len(heads)):
             chosen = [heads[place] for place in places]
             if chosen[: len(before)] == list(before):
                 return chosen
         chosen = choose()
         if self.run:
-            self.run.save_shard(shard, {"removed": np.array([heads.index(head) for head in chosen], np.int64)})
+            place = {head: place for place, head in enumerate(heads)}
+            self.run.save_shard(shard, {"removed": np.array([place[head] for head in chosen], np.int64)})
         return chosen
 
     def statistics(self, removed: Sequence[Head], examples: int, measure: Callable[[], np.ndarray]) -> np.ndarray:
@@ -171,8 +222,8 @@ def cut_name(removed: Sequence[Head]) -> str:
     return f"cut-{len(removed):05d}-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
 
 
-def _is_choice(places: np.ndarray, number: int, heads: int) -> bool:
-    """Whether a shard holds a choice of at most `number` of this many heads."""
-    if places.ndim != 1 or places.dtype != np.int64 or len(places) > number:
+def _is_choice(places: np.ndarray, heads: int) -> bool:
+    """Whether a shard holds a choice of some of this many heads."""
+    if places.ndim != 1 or places.dtype != np.int64:
         return False
     return len(set(places.tolist())) == len(places) and all(0 <= place < heads for place in places)

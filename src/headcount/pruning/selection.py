@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from headcount.errors import HeadcountError
 from headcount.heads import Head
+from headcount.pruning.costs import CostTable
 from headcount.scoring import normalized
-from headcount.structure import Anatomy
+from headcount.structure import Anatomy, AttentionSite, Site
 
 Picker = Callable[[np.ndarray, Sequence[Head], int, "np.ndarray"], list[int]]
 
@@ -22,12 +23,15 @@ class SearchMethod:
 
     pick: takes signed gradients (examples, heads), the heads, how many to remove and which are candidates (heads,);
         gives the positions of those to remove.
+    moment: of the gradients, what stands for the expected loss where units of several kinds are compared by cost; None
+        for a method that compares heads only.
     reestimated: the gradients are taken again after each step, in the pruned model.
     compensated: … in the pruned and compensated model, which is the one that will be used.
     about: one line for the documentation.
     """
 
     pick: Picker
+    moment: str | None
     reestimated: bool
     compensated: bool
     about: str
@@ -49,11 +53,13 @@ def by_interactions(gradients: np.ndarray, heads: Sequence[Head], count: int, ca
 
 
 SEARCHES = {
-    "michel": SearchMethod(by_importance, False, False, "M19: importance once, in one order"),
-    "reestimated": SearchMethod(by_importance, True, False, "M19's importance, estimated again after each step"),
-    "fisher": SearchMethod(by_fisher, False, False, "squared gradients once, in one order"),
-    "interactions": SearchMethod(by_interactions, True, False, "Fisher interactions and swaps, estimated again"),
-    "search": SearchMethod(by_interactions, True, True, "the same, estimated again in the compensated model"),
+    "michel": SearchMethod(by_importance, "absolute", False, False, "M19: importance once, in one order"),
+    "reestimated": SearchMethod(by_importance, "absolute", True, False, "M19's importance, estimated again each step"),
+    "fisher": SearchMethod(by_fisher, "squares", False, False, "squared gradients once, in one order"),
+    "interactions": SearchMethod(by_interactions, None, True, False, "Fisher interactions and swaps, estimated again"),
+    "search": SearchMethod(
+        by_interactions, "squares", True, True, "the same, estimated again in the compensated model"
+    ),
 }
 
 
@@ -127,31 +133,98 @@ def equally_many(
 ) -> list[Head]:
     """At most `count` heads to remove, equally many at every site: the least important ones of each.
 
-    Heads that share a key-value head are removed together, and where layers share a position bias (T5) the same heads
-    are removed in all layers of a kind: a stock configuration cannot describe anything else.
-
     gradients: (examples, heads), signed. candidates: (heads,) which of them can be removed.
     """
     scores = _normalized_importance(gradients, heads).tolist()
     score = {head: value for head, value, free in zip(heads, scores, candidates.tolist(), strict=True) if free}
-    sites = [site for site in found.sites if any(head in score for head in site.heads)]
-    groups: dict[str, list[tuple[float, list[Head]]]] = {}  # per site: the heads that are removed together
-    for site in sites:
-        sharing: dict[int, list[Head]] = {}
-        for head in site.heads:
-            if head in score:
-                sharing.setdefault(head.index // site.group, []).append(head)
-        groups[site.name] = [(sum(score[head] for head in some), some) for some in sharing.values()]
-    if any(site.shared for site in sites):
-        _average_over_layers(groups)
-    ranked = [[some for _, some in sorted(some, key=lambda group: group[0])] for some in groups.values()]
     chosen: list[Head] = []
-    for place in range(min(map(len, ranked), default=0)):
-        more = [head for some in ranked for head in some[place]]
+    for _, more in across_layers(found.sites, score):
         if len(chosen) + len(more) > count:
             break
         chosen += more
     return chosen
+
+
+def across_layers(sites: Iterable[Site], score: Mapping[Head, float]) -> list[tuple[float, list[Head]]]:
+    """Units that are removed together so that all these sites keep equally many, with their summed score; rising.
+
+    Heads that share a key-value head are removed together, and where layers share a position bias (T5) the same heads
+    are removed in all layers of a kind: a stock configuration cannot describe anything else.
+    """
+    sites = [site for site in sites if any(head in score for head in site.heads)]
+    groups: dict[str, list[tuple[float, list[Head]]]] = {}  # per site: the units that are removed together
+    for site in sites:
+        sharing: dict[int, list[Head]] = {}
+        for head in site.heads:
+            if head in score:
+                sharing.setdefault(head.index // site.layout.group, []).append(head)
+        groups[site.name] = [(sum(score[head] for head in some), some) for some in sharing.values()]
+    if any(isinstance(site, AttentionSite) and site.shared for site in sites):
+        _average_over_layers(groups)
+    ranked = [sorted(some, key=lambda group: group[0]) for some in groups.values()]
+    together = zip(*ranked, strict=False)  # no more than the smallest site has
+    return [(sum(value for value, _ in some), [head for _, heads in some for head in heads]) for some in together]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Units that are removed together or not at all: one, a whole sublayer, or one of every layer."""
+
+    loss: float
+    units: tuple[Head, ...]
+
+
+def candidates_of(
+    found: Anatomy, losses: Mapping[Head | str, float], names: Collection[str], *, uniform: bool, keep_at_least: int
+) -> list[Candidate]:
+    """What can be removed from a model next, with the loss that is expected.
+
+    found: the units of the model as it is now. losses: of each unit. names: of the sites that can lose units.
+    uniform, keep_at_least: see `Pruning`.
+    """
+    sites = [site for site in found.sites if site.name in names]
+    free: dict[Head, float] = {}
+    for site in sites:
+        own = [head for head in site.heads if head in losses]
+        needed = sorted(own, key=lambda head: -losses[head])[:keep_at_least]
+        free |= {head: losses[head] for head in own if head not in set(needed)}
+    if uniform:
+        attention = [site for site in sites if isinstance(site, AttentionSite)]
+        feed_forward = [site for site in sites if not isinstance(site, AttentionSite)]
+        rows = [*across_layers(attention, free), *across_layers(feed_forward, free)]
+        return [Candidate(loss, tuple(some)) for loss, some in rows]
+    one_by_one = [Candidate(loss, (head,)) for head, loss in free.items()]
+    whole = [Candidate(losses[site.name], site.heads) for site in sites if site.name in losses]
+    return [*one_by_one, *([] if keep_at_least else whole)]
+
+
+def cheapest_by_cost(
+    candidates: Iterable[Candidate], table: CostTable, widths: Mapping[str, int], goal: float
+) -> list[Head]:
+    """Units to remove until the saving reaches a goal: those with the smallest expected loss per cost first.
+
+    >>> table = CostTable({"encoder.0": np.array([0.0, 8.0, 16.0]), "encoder_ffn.0": np.arange(5.0)})
+    >>> few = [Candidate(4.0, (Head("encoder", 0, 1),)), Candidate(1.0, (Head("encoder_ffn", 0, 2),))]
+    >>> [str(head) for head in cheapest_by_cost(few, table, {"encoder.0": 2, "encoder_ffn.0": 4}, goal=8)]
+    ['encoder.0.1']
+
+    widths: how many units each site has now. goal: what the whole cut is to save, with what is gone already.
+    """
+    left = dict(widths)
+    each = {name: table.per_unit(name, width) for name, width in widths.items() if width}
+
+    def price(one: Candidate) -> float:
+        return one.loss / sum(each[head.site] for head in one.units)
+
+    chosen: dict[Head, None] = {}
+    for one in sorted(candidates, key=price):
+        if table.saved(left) >= goal:
+            break
+        for head in one.units:
+            if head not in chosen:
+                chosen[head] = None
+                left[head.site] -= 1
+    return list(chosen)
 
 
 def _average_over_layers(groups: dict[str, list[tuple[float, list[Head]]]]) -> None:

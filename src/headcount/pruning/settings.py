@@ -11,11 +11,15 @@ from typing import Any
 
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.compensation import COMPENSATIONS
+from headcount.pruning.costs import COSTS
 from headcount.pruning.selection import SEARCHES, counts
+from headcount.structure import UNITS
 from headcount.training import Recovery
 
 OVERLAPS = ("refuse", "drop", "allow")
-SIZES = ("heads", "params", "speedup")  # ways to ask for a cut of a certain size
+SIZES = ("heads", "params", "flops", "speedup")  # ways to ask for a cut of a certain size
+# What units are compared by, and which are cut, where a cut of a certain size is asked for and nothing else is said.
+COST_OF = {"params": "params", "flops": "flops", "speedup": "time"}
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,21 @@ class Pruning:
         perplexity and loss. The largest cut within it is searched for; beside a size, it is for the verdict alone.
     heads: instead, how many heads to remove: a share (0.5 or "50%") or a number (36).
     params: instead, the share of all parameters to save (0.1 or "10%").
+    flops: instead, the share of all floating-point operations to save (0.5 or "50%").
     speedup: instead, how many times as fast the model should become, as measured here.
-    method: how heads are chosen, one of `SEARCHES`.
-    compensation: how the remaining heads are adjusted, one of `COMPENSATIONS`.
-    uniform: remove the same number of heads in every layer.
-    kinds: only heads of these kinds, such as ("encoder", "cross"); by default all.
-    keep_at_least: heads to keep in every site.
-    step: how many heads each step of the search removes: a share below 1, or a number.
+    units: what can be removed: ("heads", "neurons") by default where params, flops or speedup is given, and otherwise
+        ("heads",); "sublayers" are whole attention or feed-forward layers.
+    cost: what the expected loss of a unit is weighed against, "flops", "params" or "time" as measured here; by default
+        what is to be saved, or FLOPs. Heads alone are not weighed unless it is given.
+    method: how units are chosen, one of `SEARCHES`.
+    compensation: how the remaining units are adjusted, one of `COMPENSATIONS`.
+    uniform: remove the same number of units in every layer.
+    kinds: only units of these kinds, such as ("encoder", "encoder_ffn"); by default all.
+    keep_at_least: units to keep in every site.
+    step: how much each step of the search removes: a share below 1 of the heads or of the cost, or a number of heads.
     caution: how many standard errors of the drop to stay within `max_drop` when the size of the cut is chosen.
     recovery: fine-tune afterwards.
-    score_examples: score heads on at most this many examples, drawn at random; on more, their order changes little.
+    score_examples: score units on at most this many examples, drawn at random; on more, their order changes little.
     seed: of everything random.
     overlap: what to do with rows that two data sets share: refuse them, drop them from the later one, or allow them.
     """
@@ -51,7 +60,10 @@ class Pruning:
     max_drop: float | None = None
     heads: float | int | None = None
     params: float | None = None
+    flops: float | None = None
     speedup: float | None = None
+    units: tuple[str, ...] | None = None
+    cost: str | None = None
     method: str = "search"
     compensation: str = "refit"
     uniform: bool = False
@@ -65,10 +77,12 @@ class Pruning:
     overlap: str = "refuse"
 
     def __post_init__(self) -> None:
-        self._set(heads=_number("heads", self.heads), params=_number("params", self.params), kinds=_names(self.kinds))
+        self._set(kinds=_names(self.kinds), units=_names(self.units))
+        self._set(**{name: _number(name, getattr(self, name)) for name in ("heads", "params", "flops")})
         self._check_size()
         if self.method not in SEARCHES:
             raise HeadcountError(unknown("pruning method", self.method, SEARCHES))
+        self._check_units()
         if self.compensation not in COMPENSATIONS:
             raise HeadcountError(unknown("compensation", self.compensation, COMPENSATIONS))
         if self.overlap not in OVERLAPS:
@@ -92,7 +106,8 @@ class Pruning:
             )
         if not given and self.max_drop is None:
             raise HeadcountError(
-                "how far to cut is not given", advice="give {max_drop} in points, or {heads}, {params} or {speedup}"
+                "how far to cut is not given",
+                advice="give {max_drop} in points, or {heads}, {params}, {flops} or {speedup}",
             )
         if self.max_drop is not None and not self.max_drop >= 0:
             raise HeadcountError(
@@ -102,12 +117,43 @@ class Pruning:
             raise HeadcountError(
                 f"{self.heads:g} is neither a share nor a number of heads", advice="give {heads} as 50% or as 36"
             )
-        if self.params is not None and not 0 < self.params < 1:
-            raise HeadcountError(
-                f"{self.params:g} is not a share of the parameters", advice="give {params} between 0 and 1, as 10%"
-            )
+        for name, what in (("params", "parameters"), ("flops", "FLOPs")):
+            share = getattr(self, name)
+            if share is not None and not 0 < share < 1:
+                raise HeadcountError(
+                    f"{share:g} is not a share of the {what}", advice=f"give {{{name}}} between 0 and 1, as 10%"
+                )
         if self.speedup is not None and not self.speedup > 1:
             raise HeadcountError(f"a speedup of {self.speedup:g} is not faster", advice="give {speedup} above 1")
+
+    def _check_units(self) -> None:
+        size = next((name for name in COST_OF if getattr(self, name) is not None), None)
+        if self.units is None:
+            self._set(units=("heads",) if size is None else ("heads", "neurons"))
+        for name in self.units or ():
+            if name not in UNITS:
+                raise HeadcountError(unknown("unit", name, UNITS))
+        if not self.units:
+            raise HeadcountError("no units are named", advice=f"choose {{units}} from {', '.join(UNITS)}")
+        self._set(units=tuple(name for name in UNITS if name in self.units))
+        if self.cost is None and self.units != ("heads",):
+            self._set(cost=COST_OF.get(size or "", "flops"))
+        if self.cost is None:
+            return
+        if self.cost not in COSTS:
+            raise HeadcountError(unknown("cost", self.cost, COSTS))
+        if self.heads is not None:
+            raise HeadcountError(
+                "heads counts heads, which says nothing about other units or their cost",
+                advice="give {params}, {flops} or {speedup} instead, or leave {units} and {cost} out",
+            )
+        if SEARCHES[self.method].moment is None:
+            others = ", ".join(name for name, one in SEARCHES.items() if one.moment is not None)
+            raise HeadcountError(f"{self.method} compares heads only", advice=f"choose {{method}} from {others}")
+        if self.uniform and "sublayers" in self.units:
+            raise HeadcountError("a model without some of its sublayers is not uniform", advice="leave {uniform} out")
+        if self.step >= 1:
+            raise HeadcountError(f"step is {self.step:g}", advice="give {step} as a share of the cost (0.05)")
 
     @classmethod
     def of(cls, settings: Pruning | None = None, **knobs: Any) -> Pruning:
@@ -148,9 +194,16 @@ class Pruning:
             )
         if self.params is not None:
             return f"save {self.params:.0%} of the parameters"
+        if self.flops is not None:
+            return f"save {self.flops:.0%} of the FLOPs"
         if self.speedup is not None:
             return f"run {self.speedup:g} times as fast"
         return f"drop at most {self.max_drop:g} points"
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether units are compared by their cost, and the size of a cut is a share of that."""
+        return self.cost is not None
 
     def head_count(self, total: int) -> int:
         """How many of `total` removable heads to remove, where `heads` is given."""
@@ -167,7 +220,8 @@ class Pruning:
         return asdict(self)
 
     def __repr__(self) -> str:
-        changed = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        said = {"units": ("heads",)}  # what is not given is filled in
+        changed = [one.name for one in fields(self) if getattr(self, one.name) not in (one.default, said.get(one.name))]
         return f"Pruning({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
 
     def _set(self, **values: Any) -> None:
