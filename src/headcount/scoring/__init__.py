@@ -1,12 +1,13 @@
 """How important each head is: by every method, one number per head and example."""
 
-from headcount.scoring.gradient import head_gradients
+from headcount.scoring.gradient import Moments, head_gradients, unit_moments
 from headcount.scoring.methods import METHODS, find_method, importance, refuse_one_class
 from headcount.scoring.per_example import frozen
 from headcount.scoring.scores import Scores, normalized
 
 __all__ = [
     "METHODS",
+    "Moments",
     "Scores",
     "find_method",
     "frozen",
@@ -14,4 +15,5 @@ __all__ = [
     "importance",
     "normalized",
     "refuse_one_class",
+    "unit_moments",
 ]

@@ -1,14 +1,16 @@
-"""M19's importance: the gradient of each example's loss with respect to each head's mask xi.
+"""M19's importance: the gradient of each example's loss with respect to the mask xi of each head, neuron or sublayer.
 
-One leaf `xi[example, head]` and one backward pass of the summed loss give every example's own gradient for every head,
-since an example's loss depends on its own row of xi alone. The parameters are frozen and get no gradients, so a pass
-costs less than a training step.
+One leaf `xi[example, unit]` per site and one backward pass of the summed loss give every example's own gradient for
+every unit, since an example's loss depends on its own row of xi alone. The parameters are frozen and get no gradients,
+so a pass costs less than a training step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from headcount.errors import HeadcountError, unknown
-from headcount.intervene import masked
-from headcount.scoring.per_example import PassOptions, collect, needs_task_head
-from headcount.structure import AttentionSite, anatomy, device_of
-from headcount.tasks import Batch, Task
+from headcount.heads import Head
+from headcount.scoring.per_example import PassOptions, collect, collect_sums, needs_task_head, units_to_score
+from headcount.structure import Anatomy, AttentionSite, FeedForwardSite, Site, anatomy, device_of
+from headcount.tasks import Batch, Task, digest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -55,23 +57,116 @@ def fisher(model: nn.Module, task: Task, **how: Unpack[PassOptions]) -> np.ndarr
     return head_gradients(model, task, **how) ** 2
 
 
-def head_gradients(model: nn.Module, task: Task, **how: Unpack[PassOptions]) -> np.ndarray:
-    """dL(x)/dxi_h at xi = 1 for every example x and head h, signed: (examples, heads).
+def head_gradients(
+    model: nn.Module, task: Task, *, units: str | Iterable[str] = "heads", **how: Unpack[PassOptions]
+) -> np.ndarray:
+    """dL(x)/dxi_u at xi = 1 for every example x and unit u, signed: (examples, units).
 
     >>> from headcount.tasks.toy import toy_classifier
     >>> head_gradients(*toy_classifier()).shape
     (2, 8)
+
+    units: as for `anatomy`. For neurons, of which there are many thousands, take `unit_moments`.
     """
-    return collect(model, task, _example_gradients, what="gradient", **how)
+    units_to_score(model, units)
+    return collect(model, task, partial(_example_gradients, units=units), what="gradient", **how)
 
 
-def _example_gradients(model: Any, task: Task, batch: Batch) -> Tensor:
-    """(B, heads)"""
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Of the gradient g_u(x) = dL(x)/dxi_u of every unit u, over the examples x; each array is (units,), float64.
+
+    units: in the order of `anatomy(model, units).units`. examples: how many. absolute: E|g|, M19's importance.
+    squares: E g^2, the diagonal of the empirical Fisher information. mean: E g.
+    """
+
+    units: tuple[Head | str, ...]
+    examples: int
+    absolute: np.ndarray
+    squares: np.ndarray
+    mean: np.ndarray
+
+
+def unit_moments(
+    model: nn.Module, task: Task, units: str | Iterable[str] = "heads", **how: Unpack[PassOptions]
+) -> Moments:
+    """The moments of the gradients of all units: exact per-example gradients, of which only sums are kept.
+
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> moments = unit_moments(*toy_classifier(), units=["heads", "neurons", "sublayers"])
+    >>> moments.examples, moments.units[-1], bool((moments.squares >= moments.absolute**2).all())
+    (2, 'encoder_ffn.1', True)
+
+    units: "heads", "neurons", "sublayers" or several, as for `anatomy`. The gradient of a sublayer is the sum of those
+        of its heads or neurons.
+    how: the options of the pass; the memory does not grow with the number of examples.
+    """
+    asked = (units,) if isinstance(units, str) else tuple(units)
+    found = units_to_score(model, asked)
+    of_batch = partial(_example_gradients, units=asked)
+    sums = collect_sums(model, task, of_batch, what="gradient", signature=digest(list(map(str, found))), **how)
+    mean, absolute, squares = sums / len(task)
+    return Moments(found, len(task), absolute, squares, mean)
+
+
+def _example_gradients(model: Any, task: Task, batch: Batch, *, units: str | Iterable[str]) -> Tensor:
+    """(B, units)"""
+    found = anatomy(model, units)
+    sites = [site for site in found.sites if site.kept]
     device = device_of(model)
-    xi = torch.ones(len(batch), len(anatomy(model).heads), device=device, requires_grad=True)
-    with masked(model, xi=xi):
+    leaves = [torch.ones(len(batch), _columns(found, site), device=device, requires_grad=True) for site in sites]
+    with ExitStack() as stack:
+        for site, leaf in zip(sites, leaves, strict=True):
+            stack.callback(site.output.register_forward_pre_hook(_with_mask(site, leaf)).remove)
         loss = _loss(model, task, batch)
-    return torch.autograd.grad(loss, xi)[0]
+    # A site may not run on this data, such as the vision part of a model that is given text alone.
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    parts = [part for what in ("heads", "neurons") if what in found.asked
+             for site, part in zip(sites, gradients, strict=True) if _unit_of(site) == what]  # fmt: skip
+    if "sublayers" in found.asked:
+        parts += [part.sum(1, keepdim=True) for part in gradients]
+    return torch.cat(parts, dim=1)
+
+
+def _unit_of(site: Site) -> str:
+    return "neurons" if isinstance(site, FeedForwardSite) else "heads"
+
+
+def _columns(found: Anatomy, site: Site) -> int:
+    """How many xi a site needs: one, where only whole sublayers were asked for."""
+    return len(site.kept) if _unit_of(site) in found.asked else 1
+
+
+def _with_mask(site: Site, leaf: Tensor) -> Any:
+    def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        rows, examples = args[0].shape[0], len(leaf)
+        if rows % examples:
+            raise HeadcountError(
+                f"{site.name} ran on a batch of {rows}, not a multiple of the {examples} examples, "
+                "so that its gradients cannot be told apart by example"
+            )
+        return (_Masked.apply(args[0], leaf.to(args[0].device)), *args[1:])
+
+    return hook
+
+
+class _Masked(torch.autograd.Function):
+    """Multiplication by xi = 1: nothing to compute forward, and dL/dxi = sum(context * dL/dcontext) backward."""
+
+    @staticmethod
+    def forward(ctx: Any, context: Tensor, xi: Tensor) -> Tensor:
+        ctx.save_for_backward(context)
+        ctx.xi_shape = xi.shape
+        return context.view_as(context)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:
+        (context,), (gradient,) = ctx.saved_tensors, gradients
+        examples, units = ctx.xi_shape
+        # The rows of an example lie together: (B, T, …), with beams (B * beams, T, …), OPT's layers (B * T, …).
+        product = (context * gradient).reshape(examples, -1, units, context.shape[-1] // units)
+        xi = product.sum((1, 3), dtype=torch.float32)  # (B, units)
+        return gradient if ctx.needs_input_grad[0] else None, xi
 
 
 def _token_sums(model: Any, task: Task, batch: Batch) -> Tensor:

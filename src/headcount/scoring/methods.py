@@ -21,7 +21,7 @@ from headcount.evaluation import Outcomes, evaluate
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring.confidence import confidence
 from headcount.scoring.gradient import fisher, gradient
-from headcount.scoring.per_example import PassOptions, heads_to_score
+from headcount.scoring.per_example import PassOptions, units_to_score
 from headcount.scoring.relevance import relevance
 from headcount.scoring.scores import Scores
 from headcount.structure import anatomy
@@ -58,7 +58,7 @@ def importance(
     for name in options:
         if name not in takes:
             raise HeadcountError(unknown(f"option of {method}", name, takes - {"progress", "run"}))
-    heads = heads_to_score(model)
+    heads = units_to_score(model)
     refuse_one_class(task)
     signature = {
         "model": model_signature(model),
@@ -71,7 +71,7 @@ def importance(
         extra = {name: value for name, value in (("progress", progress), ("run", directory)) if name in takes}
         values = chosen.values(model, task, **options, **extra)
     keys = tuple(task.keys()) if chosen.reads_data else ()
-    return Scores(heads, values, method, chosen.normalized, signature, keys)
+    return Scores(heads, values, method, chosen.normalized, signature, keys)  # type: ignore[arg-type]
 
 
 def _takes(method: Method) -> set[str]:

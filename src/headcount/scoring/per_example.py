@@ -1,8 +1,8 @@
-"""Passes over the data that give a row of values per example: the model frozen, sharded and resumed like any sweep."""
+"""Passes over the data that give a row of values per example, or sums of rows: sharded and resumed like any sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -55,9 +55,37 @@ def collect(
     tokens, run, progress: see `PassOptions`.
     """
     task.check(model)
-    heads_to_score(model)
     work = ExamplePass(of_batch, what, tokens)
     return over_shards(work, model, task, masks=PASSES, directory=run, name=what, progress=progress)["rows"]
+
+
+def collect_sums(
+    model: Any,
+    task: Task,
+    of_batch: Callable[[Any, Task, Batch], Tensor],
+    *,
+    what: str,
+    signature: str = "",
+    tokens: int = TOKENS,
+    run: RunDirectory | None = None,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Sums over all examples of the values, of their absolute values and of their squares, (3, …), in float64.
+
+    Like `collect`, but no more than one batch's rows are ever held.
+
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
+    >>> collect_sums(model, task, lambda model, task, batch: task.outputs(model, batch).softmax(1), what="share").shape
+    (3, 2)
+
+    signature: says what the columns are; shards of other columns are not taken up.
+    """
+    task.check(model)
+    work = SumPass(of_batch, what, tokens)
+    return over_shards(
+        work, model, task, masks=PASSES, directory=run, name=f"{what}-sums", signature=signature, progress=progress
+    )["sums"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +104,13 @@ class ExamplePass:
 
     def __call__(self, model: Any, examples: Task, progress: Progress | None = None) -> Arrays:
         rows: list[np.ndarray | None] = [None] * len(examples)
+        for indices, part in self.parts(model, examples, progress):
+            for index, row in zip(indices, part, strict=True):
+                rows[index] = row
+        return {"rows": np.stack([row for row in rows if row is not None])}
+
+    def parts(self, model: Any, examples: Task, progress: Progress | None) -> Iterator[tuple[list[int], np.ndarray]]:
+        """The examples of each batch, and their rows (B, …), all finite."""
         device, done = device_of(model), 0
         with frozen(model):
             for indices in batches_by_length(examples.lengths, self.tokens):
@@ -86,20 +121,39 @@ class ExamplePass:
                     places = getattr(examples, "places", None)
                     where = places[example] if places else f"example {example}"
                     raise BadData(f"{where}: the {self.what} is not finite")
-                for index, row in zip(indices, part, strict=True):
-                    rows[index] = row
+                yield indices, part
                 done += len(indices)
                 if progress is not None:
                     progress(done / len(examples))
-        return {"rows": np.stack([row for row in rows if row is not None])}
 
 
-def heads_to_score(model: nn.Module) -> tuple[Head, ...]:
-    """The model's heads; a model without any is refused."""
-    heads = anatomy(model).heads
-    if not heads:
-        raise HeadcountError("the model has no attention heads left to score")
-    return heads
+class SumPass(ExamplePass):
+    """The same pass; of its rows it keeps only running sums."""
+
+    def summed(self, name: str) -> bool:
+        return True
+
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        return set(arrays) == {"sums"} and arrays["sums"].shape[:1] == (3,) and is_finite(arrays["sums"])
+
+    def __call__(self, model: Any, examples: Task, progress: Progress | None = None) -> Arrays:
+        sums: Any = 0.0
+        for _, part in self.parts(model, examples, progress):
+            sums = sums + np.stack([
+                part.sum(0, dtype=np.float64),
+                np.abs(part).sum(0, dtype=np.float64),
+                np.square(part, dtype=np.float64).sum(0),
+            ])  # fmt: skip
+        return {"sums": sums}
+
+
+def units_to_score(model: nn.Module, units: str | Iterable[str] = "heads") -> tuple[Head | str, ...]:
+    """The model's units of these kinds; a model without any is refused."""
+    found = anatomy(model, units)
+    if not found.units:
+        what = " and ".join("attention heads" if one == "heads" else one for one in found.asked)
+        raise HeadcountError(f"the model has no {what} left to score")
+    return found.units
 
 
 @contextmanager
