@@ -15,6 +15,7 @@ SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["search", "michel", "reestimated", "fisher", "interactions"]
 Compensation = Literal["refit", "mean", "none"]
+Cost = Literal["flops", "params", "time"]
 Overlap = Literal["refuse", "drop", "allow"]
 
 OverlapOption = Annotated[
@@ -28,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def prune(
     setup: Setup,
-    score_data: Annotated[str, typer.Option("--score-data", help="Data to score heads on, such as training data.")],
+    score_data: Annotated[str, typer.Option("--score-data", help="Data to score units on, such as training data.")],
     data: Annotated[str, typer.Option("--data", help="Data to choose the size of the cut on, such as dev data.")],
     test: Annotated[
         str | None, typer.Option("--test", help="Held-out data for the verdict; by default half of --data.")
@@ -46,34 +47,50 @@ def prune(
     params: Annotated[
         str | None, typer.Option("--params", rich_help_panel=SIZE, help="Share of all parameters to save: 10%.")
     ] = None,
+    flops: Annotated[
+        str | None, typer.Option("--flops", rich_help_panel=SIZE, help="Share of all FLOPs to save: 50%.")
+    ] = None,
     speedup: Annotated[
-        float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="How many times as fast: 1.2.")
+        float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="How many times as fast: 2.")
     ] = None,
     caution: Annotated[
         float,
         typer.Option("--caution", rich_help_panel=SIZE, min=0.0, help="Standard errors to stay within --max-drop."),
     ] = 0.0,
+    units: Annotated[
+        str | None,
+        typer.Option(
+            "--units",
+            rich_help_panel=WAY,
+            help="What to remove: heads,neurons,sublayers; by default heads,neurons with --params, --flops or "
+            "--speedup, otherwise heads.",
+        ),
+    ] = None,
+    cost: Annotated[
+        Cost | None,
+        typer.Option("--cost", rich_help_panel=WAY, help="What a unit's expected loss is weighed against."),
+    ] = None,
     method: Annotated[
-        Method, typer.Option("--method", rich_help_panel=WAY, help="How heads are chosen; michel is M19.")
+        Method, typer.Option("--method", rich_help_panel=WAY, help="How units are chosen; michel is M19.")
     ] = "search",
     compensation: Annotated[
         Compensation,
-        typer.Option("--compensate", rich_help_panel=WAY, help="How the remaining heads are adjusted."),
+        typer.Option("--compensate", rich_help_panel=WAY, help="How the remaining units are adjusted."),
     ] = "refit",
     uniform: Annotated[
-        bool, typer.Option("--uniform", rich_help_panel=WAY, help="Keep the same number of heads in every layer.")
+        bool, typer.Option("--uniform", rich_help_panel=WAY, help="Keep the same number of units in every layer.")
     ] = False,
     kinds: Annotated[
-        str | None, typer.Option("--kinds", rich_help_panel=WAY, help="Only heads of these kinds: encoder,cross…")
+        str | None, typer.Option("--kinds", rich_help_panel=WAY, help="Only units of these kinds: encoder,cross…")
     ] = None,
     keep_at_least: Annotated[
-        int, typer.Option("--keep-at-least", rich_help_panel=WAY, min=0, help="Heads to keep in every site.")
+        int, typer.Option("--keep-at-least", rich_help_panel=WAY, min=0, help="Units to keep in every site.")
     ] = 0,
     step: Annotated[
-        float, typer.Option("--step", rich_help_panel=WAY, help="Heads to remove per step: a share, or a number.")
+        float, typer.Option("--step", rich_help_panel=WAY, help="To remove per step: a share, or a number of heads.")
     ] = 0.05,
     score_examples: Annotated[
-        int, typer.Option("--score-examples", rich_help_panel=WAY, min=1, help="Score heads on at most this many.")
+        int, typer.Option("--score-examples", rich_help_panel=WAY, min=1, help="Score units on at most this many.")
     ] = 1024,
     recover_epochs: Annotated[
         int, typer.Option("--recover-epochs", rich_help_panel=AFTER, min=0, help="Fine-tune on --score-data.")
@@ -88,13 +105,17 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and how long for.")] = False,
     overlap: OverlapOption = "refuse",
 ) -> None:
-    """Remove as many heads as a budget allows, compensate for them, test the result on held-out data, and save it.
+    """Remove as much as a budget allows, compensate for it, test the result on held-out data, and save it.
 
     Points are hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and loss.
 
     Examples:
 
       headcount prune ./model --score-data train.tsv --data dev.tsv --max-drop 0.5 --out small
+
+      headcount prune ./model --score-data train.tsv --data dev.tsv --speedup 2 --out small
+
+      headcount prune ./model --score-data train.tsv --data dev.tsv --max-drop 1 --units heads,neurons --out small
 
       headcount prune ./model --score-data train.tsv --data dev.tsv --heads 50% --recover-epochs 1 --out small
     """

@@ -21,7 +21,7 @@ from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.structure import Site, is_transposed, whole_anatomy
 from headcount.tasks import Task
 
-PENALTIES = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 100.0)  # times the mean square of a column
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean square of a column
 
 Model = TypeVar("Model", bound=nn.Module)
 Sites = dict[str, Site]

@@ -29,8 +29,9 @@ from headcount.tasks import Metric, Task, digest
 class Point:
     """The metric of a model with some heads removed.
 
-    pruned: their share of the removable heads, or of what all removable units cost. low, high: 95% interval of the score. change, with its own interval:
-    score minus that of the unpruned model, on the same examples. relative: score as a share of the unpruned model's.
+    pruned: their share of the removable heads, or of what all removable units cost. low, high: 95% interval of the
+    score. change, with its own interval: score minus that of the unpruned model, on the same examples. relative: score
+    as a share of the unpruned model's.
     statistics: (N, S) of every example.
     """
 

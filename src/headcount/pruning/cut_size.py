@@ -177,7 +177,7 @@ class Saving:
         advice = "add " + " and ".join(others) + " to {units}" if others else "lower {" + self._name + "}"
         what = f"the {_described(search.candidates)} that can be removed"
         if self._name == "speedup":
-            message = f"a speedup of {self._asked:g} cannot be reached: without {what}, the model is {most:.2f} times as fast here"
+            message = f"a speedup of {self._asked:g} cannot be reached: {most:.2f} is measured without {what}"
         else:
             part = "parameters" if self._name == "params" else "FLOPs"
             message = f"{self._asked:.1%} of the {part} cannot be saved: {what} hold {most:.1%} of them"

@@ -9,10 +9,11 @@ import torch
 from headcount.bench import seconds_per_token
 from headcount.pruning.calibration import CALIBRATION_TOKENS
 from headcount.pruning.cut_size import cut_sizes
+from headcount.pruning.search import THOUSANDTHS
 from headcount.pruning.selection import removable
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import refuse_headless, split_data
-from headcount.scoring import head_gradients
+from headcount.scoring import unit_moments
 from headcount.structure import anatomy, device_of
 from headcount.tasks import Task
 
@@ -21,18 +22,20 @@ def forecast(
     model: Any, score_task: Task, select_task: Task, test_task: Task | None, settings: Pruning
 ) -> dict[str, Any]:
     """The steps of `prune` and their seconds: `steps` [{what, seconds}], `seconds` and a `text`; nothing is changed."""
-    refuse_headless(model)
+    units = settings.units or "heads"
+    refuse_headless(model, units)
     data = split_data(score_task, select_task, test_task, settings)
-    found = anatomy(model)
+    found = anatomy(model, units)
     total = len(removable(found.heads_of(settings.kinds), settings.keep_at_least))
-    tried = len(cut_sizes(settings, total))
-    forward, backward, evaluation = _costs(model, data.score, data.select)
+    tried = len(cut_sizes(settings, THOUSANDTHS if settings.by_cost else total))
+    what = "heads" if units == ("heads",) else "units"
+    forward, backward, evaluation = _costs(model, data.score, data.select, units)
     score, select, test = (sum(task.lengths) for task in (data.score, data.select, data.test))  # tokens
     calibration = min(CALIBRATION_TOKENS, score) if settings.compensation != "none" else 0
     scored_again = tried - 1 if settings.reestimates else 0  # times
     evaluated = tried if settings.heads is None else 1
     steps = [
-        (f"score {len(found.heads)} heads on {len(data.score):,} examples", backward * score),
+        (f"score {len(found.heads):,} {what} on {len(data.score):,} examples", backward * score),
         (
             f"try up to {tried} cuts ({settings.method}, compensation {settings.compensation})",
             scored_again * backward * score + tried * 2 * forward * calibration,
@@ -44,7 +47,7 @@ def forecast(
         steps.append((f"recover for {epochs} epochs on {len(score_task):,} examples", 1.5 * backward * epochs * tokens))
     steps.append((f"test on {len(data.test):,} held-out examples", 2 * evaluation * test))
     seconds = sum(time for _, time in steps)
-    lines = [f"To {settings.goal}, with {total} removable heads, prune would:"]
+    lines = [f"To {settings.goal}, with {total:,} removable {what}, prune would:"]
     lines += [f"  {what}: about {_duration(time)}" for what, time in steps]
     lines += [*data.remarks, f"In all at most about {_duration(seconds)} here."]
     return {
@@ -54,8 +57,8 @@ def forecast(
     }
 
 
-def _costs(model: Any, score: Task, select: Task) -> tuple[float, float, float]:
-    """Seconds per token: of a forward pass, of one with the gradients of all heads, and of an evaluation."""
+def _costs(model: Any, score: Task, select: Task, units: Any) -> tuple[float, float, float]:
+    """Seconds per token: of a forward pass, of one with the gradients of all units, and of an evaluation."""
     device = device_of(model)
 
     def forward(batch: Any) -> None:
@@ -67,7 +70,7 @@ def _costs(model: Any, score: Task, select: Task) -> tuple[float, float, float]:
             select.decode(model.eval(), batch)
 
     plain = seconds_per_token(score, forward, device)
-    scoring = seconds_per_token(score, lambda batch: head_gradients(model, score.subset(batch.indices)), device)
+    scoring = seconds_per_token(score, lambda batch: unit_moments(model, score.subset(batch.indices), units), device)
     return plain, scoring, seconds_per_token(select, decode, device) if select.generates else plain
 
 

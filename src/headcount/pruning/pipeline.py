@@ -8,6 +8,8 @@ from typing import Any
 
 from headcount.bench import measure_speed
 from headcount.evaluation import evaluate
+from headcount.pruning.calibration import Calibration
+from headcount.pruning.costs import flops_of
 from headcount.pruning.cut_size import Budget, choose_cut
 from headcount.pruning.result import Pruned
 from headcount.pruning.search import CutSearch
@@ -33,7 +35,7 @@ def prune(
     progress: Callable[[str, float], None] | None = None,
     **knobs: Any,
 ) -> Pruned:
-    """Remove as many heads as a budget allows, compensate for them, and test the result on held-out data.
+    """Remove as much as a budget allows, compensate for it, and test the result on held-out data.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> from headcount.tasks import Classification
@@ -54,7 +56,7 @@ def prune(
     progress: called with what is being done and the share done.
     """
     settings = Pruning.of(settings, **({} if max_drop is None else {"max_drop": max_drop}), **knobs)
-    refuse_headless(model)
+    refuse_headless(model, settings.units or "heads")
     data = split_data(score_task, select_task, test_task, settings)
     tell = progress or (lambda what, share: None)
     signature = {
@@ -67,7 +69,17 @@ def prune(
     }
     with open_run(run, signature) as directory:
         tell("calibrating", 0.0)
-        search = CutSearch(model, data.score, settings, run=directory, progress=lambda share: tell("searching", share))
+        calibration = None
+        if settings.compensation != "none":  # all of the score data is at hand for it, not just what scores units
+            calibration = Calibration(model, score_task, seed=settings.seed)
+        search = CutSearch(
+            model,
+            data.score,
+            settings,
+            calibration=calibration,
+            run=directory,
+            progress=lambda share: tell("searching", share),
+        )
         cut, tried = choose_cut(search, data.select)
         smaller: Any = cut.model
         scores: list[float] = []
@@ -88,6 +100,8 @@ def prune(
         metric=data.test.metric,
         parameters_before=_parameters(model),
         parameters_after=_parameters(smaller),
+        flops_before=flops_of(model, data.test),
+        flops_after=flops_of(smaller, data.test),
         speed=measure_speed(model, smaller, data.test),
         settings=settings,
         path=tried,

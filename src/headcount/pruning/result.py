@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headcount.bench import Speed
-from headcount.heads import Head
+from headcount.heads import Head, format_units
 from headcount.pruning.curve import Point
 from headcount.pruning.cut_size import Budget
 from headcount.pruning.settings import Pruning
 from headcount.stats import NonInferiority
-from headcount.structure import anatomy
+from headcount.structure import anatomy, whole_anatomy
 from headcount.tasks import Metric
 
 
@@ -21,6 +22,7 @@ class Pruned:
 
     before, after: metric on held-out test data; change, low, high: after minus before with its paired 95% interval.
     max_drop: the margin of the verdict, in points. verdict: whether the data show that the drop is within it.
+    flops_before, flops_after: of one pass over a few test texts of median length.
     path: the cuts that were measured on the selection data. recovery: metric there before and after each epoch.
     """
 
@@ -37,6 +39,8 @@ class Pruned:
     test_n: int
     parameters_before: int
     parameters_after: int
+    flops_before: int
+    flops_after: int
     speed: Speed | None
     settings: Pruning
     path: tuple[Point, ...] = ()
@@ -62,13 +66,17 @@ class Pruned:
             "examples_needed": self.verdict.examples_needed,
             "parameters_before": self.parameters_before,
             "parameters_after": self.parameters_after,
+            "flops_before": self.flops_before,
+            "flops_after": self.flops_after,
+            "units": list(self.settings.units or ()),
+            "cost": self.settings.cost,
             "speed": None if self.speed is None else vars(self.speed),
             "method": self.settings.method,
             "compensation": self.settings.compensation,
             "recovery": list(self.recovery),
             "remarks": list(self.remarks),
             "tried": [
-                {"removed": len(p.removed), "chosen": set(p.removed) == set(self.removed)}
+                {"removed": len(p.removed), "pruned": p.pruned, "chosen": set(p.removed) == set(self.removed)}
                 | {name: getattr(p, name) for name in ("score", "low", "high", "change", "change_low", "change_high")}
                 for p in self.path
             ],
@@ -76,10 +84,9 @@ class Pruned:
 
     def report(self, path: str | None = None) -> str:
         """What `headcount prune` prints at the end."""
-        lines = ["Heads left:", *_heads_by_layer(self.model), ""]
+        lines = ["Units left:" if self.settings.by_cost else "Heads left:", *_units_by_layer(self), ""]
         digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
-        removed, total = len(self.removed), len(self.removed) + self.left
-        lines.append(f"{removed} of {total} heads removed ({removed / max(1, total):.0%}).")
+        lines.append(_what_was_removed(self))
         lines.append(
             f"{self.metric.name} on {self.test_n:,} held-out examples: "
             f"{self.before:.{digits}f} before, {self.after:.{digits}f} after "
@@ -88,6 +95,7 @@ class Pruned:
         lines.append(self._verdict())
         share = self.parameters_after / self.parameters_before - 1
         lines.append(f"Parameters: {self.parameters_before:,} before, {self.parameters_after:,} after ({share:+.1%}).")
+        lines.append(f"FLOPs: {self.flops_before / max(1, self.flops_after):.2f} times fewer.")
         if self.speed is not None:
             lines.append(
                 f"Speed here: {self.speed.before:.0f} examples/s before, {self.speed.after:.0f} after "
@@ -111,18 +119,32 @@ class Pruned:
 
 
 def pruning_facts(result: Any) -> dict[str, Any]:
-    """What the JSON of every result with a smaller model says: heads removed and left, the metric before and after."""
-    found = anatomy(result.model)
+    """What the JSON of every result with a smaller model says: units removed and left, the metric before and after.
+
+    `removed` and `kept` list heads one by one and neurons in ranges; `left` counts heads.
+    """
+    found = whole_anatomy(result.model)
+    heads = [head for head in found.heads if not head.is_neuron]
     return {
         **result.metric.facts(),
         "n": result.test_n,
-        "removed": [str(head) for head in result.removed],
-        "left": len(found.heads),
-        "kept": [str(head) for head in found.heads],
-        "left_by_site": {site.name: len(site.kept) for site in found.sites},
+        "removed": written(result.model, result.removed),
+        "left": len(heads),
+        "kept": [str(head) for head in heads],
+        "left_by_site": {site.name: len(site.kept) for site in anatomy(result.model).sites},
+        "sites": [
+            {"kind": site.kind, "layer": site.layer, "left": len(site.kept), "of": site.original}
+            for site in found.sites
+        ],
         "before": result.before,
         "after": result.after,
     }
+
+
+def written(model: Any, removed: Sequence[Head]) -> list[str]:
+    """Removed heads one by one and neurons in ranges."""
+    heads = [str(head) for head in removed if not head.is_neuron]
+    return [*heads, *format_units([head for head in removed if head.is_neuron])]
 
 
 def how_to_load(path: str | None) -> list[str]:
@@ -140,9 +162,22 @@ def _in_words(number: str, metric: Metric) -> str:
     return f"{number} {'percent' if metric.relative else 'point' if number == '1' else 'points'}"
 
 
-def _heads_by_layer(model: Any) -> list[str]:
-    """One line per kind of attention, for example `  encoder  0: 3/12  1: 5/12`."""
+def _what_was_removed(pruned: Pruned) -> str:
+    """`42 of 72 heads (58%) and 6,144 of 9,216 neurons (67%) removed.`"""
+    kinds = {site.unit for site in anatomy(pruned.model, pruned.settings.units or "heads").sites}
+    parts = []
+    for unit in sorted(kinds):  # heads before neurons
+        sites = [site for site in whole_anatomy(pruned.model).sites if site.unit == unit]
+        gone = sum(head.is_neuron == (unit == "neuron") for head in pruned.removed)
+        total = gone + sum(len(site.kept) for site in sites)
+        parts.append(f"{gone:,} of {total:,} {unit}s removed ({gone / max(1, total):.0%})")
+    return f"{', '.join(parts)}."
+
+
+def _units_by_layer(pruned: Pruned) -> list[str]:
+    """One line per kind of site, for example `  encoder  0: 3/12  1: 5/12`."""
     lines: dict[str, list[str]] = {}
-    for site in anatomy(model).sites:
+    for site in anatomy(pruned.model, pruned.settings.units or "heads").sites:
         lines.setdefault(site.kind, []).append(f"{site.layer}: {len(site.kept)}/{site.original}")
-    return [f"  {kind:8}" + "  ".join(f"{text:>9}" for text in texts) for kind, texts in lines.items()]
+    name, number = max(map(len, lines)), max(len(text) for texts in lines.values() for text in texts)
+    return [f"  {kind:{name}}  " + "  ".join(f"{text:>{number}}" for text in texts) for kind, texts in lines.items()]

@@ -57,9 +57,7 @@ SEARCHES = {
     "reestimated": SearchMethod(by_importance, "absolute", True, False, "M19's importance, estimated again each step"),
     "fisher": SearchMethod(by_fisher, "squares", False, False, "squared gradients once, in one order"),
     "interactions": SearchMethod(by_interactions, None, True, False, "Fisher interactions and swaps, estimated again"),
-    "search": SearchMethod(
-        by_interactions, "squares", True, True, "the same, estimated again in the compensated model"
-    ),
+    "search": SearchMethod(by_interactions, "squares", True, True, "the same in the compensated model"),
 }
 
 

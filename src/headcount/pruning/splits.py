@@ -46,8 +46,12 @@ def split_data(score_task: Task, select_task: Task, test_task: Task | None, sett
         drawn = np.random.default_rng(settings.seed).permutation(len(score_task))[: settings.score_examples]
         score_task = score_task.subset(sorted(drawn.tolist()))
         refuse_one_class(score_task)
-        remarks.append(f"Heads were scored on {settings.score_examples:,} examples, drawn at random.")
+        remarks.append(f"{_scored(settings)} were scored on {settings.score_examples:,} examples, drawn at random.")
     return Splits(score_task, select_task, test_task, tuple(remarks))
+
+
+def _scored(settings: Pruning) -> str:
+    return "Heads" if settings.units == ("heads",) else "Units"
 
 
 def resolve_overlap(seen_keys: Iterable[str], task: Task, what: str, overlap: str = "refuse") -> tuple[Task, list[str]]:
@@ -110,10 +114,11 @@ def split_in_two(task: Task, seed: int = 0) -> tuple[Task, Task]:
     return one, other
 
 
-def refuse_headless(model: Any) -> None:
-    """Refuse a model that has no attention head left to remove."""
-    if not anatomy(model).heads:
-        raise HeadcountError("all attention heads of this model have already been removed")
+def refuse_headless(model: Any, units: str | Iterable[str] = "heads") -> None:
+    """Refuse a model that has none of these units left to remove."""
+    if not anatomy(model, units).heads:
+        what = "attention heads" if "heads" in units else "units of these kinds"
+        raise HeadcountError(f"all {what} of this model have already been removed")
 
 
 def hold_out(task: Task, test: Task | None, seed: int, overlap: str = "refuse") -> tuple[Task, Task, list[str]]:
