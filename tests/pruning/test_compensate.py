@@ -10,7 +10,7 @@ import zoo
 from headcount.errors import HeadcountError
 from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.pruning.compensation import NormalEquations, compensate, ridge_change
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from headcount.surgery.removal import remove
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask

@@ -15,7 +15,7 @@ from headcount.pruning.result import Pruned
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import split_in_two
 from headcount.stats import noninferior
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from headcount.surgery.loading import load
 from headcount.surgery.saving import save
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION

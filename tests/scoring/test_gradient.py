@@ -7,7 +7,7 @@ import torch
 import zoo
 from headcount.errors import BadData, HeadcountError
 from headcount.scoring.gradient import fisher, gradient, head_gradients
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
 

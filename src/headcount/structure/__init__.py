@@ -1,11 +1,11 @@
 """Where heads and neurons are: sites and how to find them, families, and what lies below a model's public interface."""
 
+from headcount.structure.discovery import UNITS, Anatomy, anatomy, whole_anatomy
 from headcount.structure.families import FAMILIES
-from headcount.structure.family import Family, FeedForward, Part, neurons, separate
+from headcount.structure.family_declaration import Family, FeedForward, Part, neurons, separate
 from headcount.structure.inputs import position_limit, random_inputs, start_token
 from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
 from headcount.structure.site import AttentionSite, FeedForwardSite, Site, inside
-from headcount.structure.sites import UNITS, Anatomy, anatomy, whole_anatomy
 from headcount.structure.transformers_internals import (
     ALIGNMENT,
     UNGROUPED,

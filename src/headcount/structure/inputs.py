@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headcount.structure.sites import family_of
+from headcount.structure.discovery import family_of
 from headcount.structure.transformers_internals import device_of
 
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
