@@ -153,7 +153,4 @@ class MetricFormat:
 
     def allowed(self, points: float, base: float | None) -> float:
         """The change that this many points of loss amount to, in the metric's own unit and direction."""
-        return -self.sign * points * self._unit(base)
-
-    def _unit(self, base: float | None) -> float:
-        return self.point * (abs(base) if self.relative and base else 1.0)
+        return -self.sign * points * self.point * (abs(base) if self.relative and base else 1.0)

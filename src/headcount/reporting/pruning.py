@@ -6,21 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headcount.heads import Head
-from headcount.reporting import layer_maps, numbers
+from headcount.reporting import layer_maps, markup, numbers
 from headcount.reporting.charts import Dot, Series, line_chart
-from headcount.reporting.markup import (
-    Columns,
-    Markup,
-    capital,
-    figure,
-    figures,
-    folded,
-    section,
-    section_for_each,
-    sentences,
-    table,
-    tag,
-)
+from headcount.reporting.markup import Columns, Markup, capital, figure, figures, folded, section, sentences, table
 from headcount.reporting.numbers import number
 from headcount.reporting.runs import ModelRuns, RunRecord, rows
 
@@ -191,15 +179,15 @@ def _search_numbers(run: RunRecord) -> Markup:
 def gates(model: ModelRuns) -> Markup | None:
     """How gates closed during training, and the metric with the heads that were left."""
     runs = [run for run in model.of("gates") if run.rows("stages")]
-    return section_for_each("Gate training", runs, _gates_found, _gate_charts, _stage_numbers)
+    return markup.section_for_each("Gate training", runs, _gates_found, _gate_charts, _stage_numbers)
 
 
 def _gates_found(run: RunRecord) -> Markup:
     if not run.finished:
-        return tag("p", "The training so far.")
+        return markup.tag("p", "The training so far.")
     before, after = (run.metric.score(run.number(key)) for key in ("before", "after"))
     removed, left = len(run.listed("removed")), numbers.count(run.number("left"))
-    return tag(
+    return markup.tag(
         "p",
         sentences(
             f"{removed} gates closed and their heads were removed; {left} heads are left.",
