@@ -1,6 +1,7 @@
 """The whole job on tiny models: budgets, targets, data kept apart, recovery, and what is refused."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -146,6 +147,10 @@ def test_models_and_data_that_cannot_be_pruned(model):
         prune(model, *tasks, heads=1, uniform=True)
 
 
+# A user's own metric: lower is better, in absolute points.
+WORD_ERRORS = replace(CLASSIFICATION["accuracy"], name="word_errors", higher_is_better=False)
+
+
 def pruned(metric, before, after, max_drop, found, n=100):
     """A result with these scores and this outcome of the test; nothing was removed."""
     return Pruned(
@@ -191,6 +196,7 @@ def test_the_verdict_says_what_was_shown():
         (CLASSIFICATION["f1"], 0.9, 0.01, 0.5, "drop ≤ 0.5 points, 95% confidence (one-sided bound 0.00)"),
         (TRANSLATION["bleu"], 30.0, -0.7, 1, "drop ≤ 1 point, 95% confidence (one-sided bound 0.70)"),
         (LANGUAGE["perplexity"], 20.0, 0.3, 2, "rise ≤ 2%, 95% confidence (one-sided bound 1.50)"),
+        (WORD_ERRORS, 0.1, 0.003, 0.5, "rise ≤ 0.5 points, 95% confidence (one-sided bound 0.30)"),
     ],
 )
 def test_the_verdict_has_its_budget_and_its_bound_in_points(metric, before, bound, max_drop, words):
