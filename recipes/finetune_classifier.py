@@ -4,7 +4,7 @@
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
 read, none of its code is run. The epoch with the best dev score is kept; with `--keep last` no choice is made on the
-dev data, so that it remains held-out data. On SST-2, three epochs in batches of 32 gave an accuracy of 0.883 on dev.
+dev data, so that it remains held-out data. Scores vary with `--seed`; the dev score of every epoch is printed.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ def prune() -> dict[str, Any]:
         "low": -0.0045,
         "high": 0.0005,
         "max_drop": 0.5,
+        "verdict": "Non-inferior: drop \u2264 0.5 points, 95% confidence (one-sided bound 0.40).",
         "noninferior": True,
         "bound": -0.004,
         "examples_needed": None,

@@ -37,7 +37,7 @@ BESIDE = sorted(file for name in ("recipes", "benchmarks") for file in (SOURCE.p
 
 
 def name_of(file: Path) -> str:
-    """`headcount/structure/sites.py` is `headcount.structure.sites`."""
+    """`headcount/structure/discovery.py` is `headcount.structure.discovery`."""
     parts = file.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -267,7 +267,7 @@ def test_the_lock_pins_everything_exactly(repository):
         ("from headcount import masked", "headcount.cli.remove", False),
         ("import headcount\nheadcount.prune()", "headcount.stats", True),
         ("import headcount\nheadcount.__version__", "headcount.stats", False),
-        ("import torch", "headcount.structure.sites", False),
+        ("import torch", "headcount.structure.discovery", False),
         ("", "headcount.cupboard", True),
     ],
 )
@@ -284,7 +284,7 @@ def test_the_entrance_rule_complains_when_it_should():
 
 
 def test_relative_imports_in_a_package_start_from_the_package():
-    assert not order_complaints("from .sites import anatomy", "headcount.structure", is_package=True)
+    assert not order_complaints("from .discovery import anatomy", "headcount.structure", is_package=True)
     assert order_complaints("from ..cli import main", "headcount.structure.families", is_package=True) == []
     assert order_complaints("from ...cli import main", "headcount.structure.families", is_package=True)
 

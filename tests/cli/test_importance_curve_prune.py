@@ -171,8 +171,9 @@ def test_prune_says_what_it_did(headcount, place, tmp_path):
     ):
         assert words in result.out
     told = json.loads((tmp_path / "small" / "run.json").read_text())
+    assert told["verdict"] in result.out.splitlines()
     assert ("Non-inferior: drop ≤ 1 point" in result.out) is told["noninferior"]
-    assert ("Not shown to be non-inferior within 1 point" in result.out) is not told["noninferior"]
+    assert ("Not shown to be non-inferior: drop ≤ 1 point" in result.out) is not told["noninferior"]
     assert (tmp_path / "small" / "recovery" / "recovery.json").exists()
 
 

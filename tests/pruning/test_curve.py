@@ -9,7 +9,7 @@ from headcount.heads import Head
 from headcount.pruning import curve as curve_module
 from headcount.pruning.selection import counts, removable
 from headcount.scoring.scores import Scores
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from toy_jobs import JOBS, classification, language, translation
 
 

@@ -1,6 +1,7 @@
 """The whole job on tiny models: budgets, targets, data kept apart, recovery, and what is refused."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from headcount.pruning.forecasting import forecast
 from headcount.pruning.result import Pruned
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import split_in_two
-from headcount.stats import noninferior
-from headcount.structure.sites import anatomy
+from headcount.stats import NonInferiority, noninferior
+from headcount.structure import anatomy
 from headcount.surgery.loading import load
 from headcount.surgery.saving import save
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
@@ -146,37 +147,62 @@ def test_models_and_data_that_cannot_be_pruned(model):
         prune(model, *tasks, heads=1, uniform=True)
 
 
+# A user's own metric: lower is better, in absolute points.
+WORD_ERRORS = replace(CLASSIFICATION["accuracy"], name="word_errors", higher_is_better=False)
+
+
+def pruned(metric, before, after, max_drop, found, n=100):
+    """A result with these scores and this outcome of the test; nothing was removed."""
+    return Pruned(
+        JOBS["classifier"][0](), (), metric, before=before, after=after, change=after - before, low=0.0, high=0.0,
+        max_drop=max_drop, verdict=found, test_n=n, parameters_before=1, parameters_after=1, speed=None,
+        settings=Pruning(max_drop=max_drop),
+    )  # fmt: skip
+
+
 def verdict(before, after, n, max_drop):
-    """The report's verdict on models that are right `before` and `after` times out of `n`."""
+    """The verdict on models that are right `before` and `after` times out of `n`, in words, and as tested."""
     counted = np.ones((n, 1))
     right = [
         np.hstack([counted, (np.arange(n) < number)[:, None], counted]).astype(float) for number in (before, after)
     ]
     metric = CLASSIFICATION["accuracy"]
     found = noninferior(*right, metric.of_sums, max_drop / 100)
-    scores = {"before": before / n, "after": after / n, "change": (after - before) / n, "low": 0.0, "high": 0.0}
-    model = JOBS["classifier"][0]()
-    pruned = Pruned(
-        model, (), metric, **scores, max_drop=max_drop, verdict=found, test_n=n, parameters_before=1,
-        parameters_after=1, speed=None, settings=Pruning(max_drop=max_drop),
-    )  # fmt: skip
-    (line,) = [line for line in pruned.report().splitlines() if "on-inferior" in line]
-    return line, found
+    result = pruned(metric, before / n, after / n, max_drop, found, n)
+    said = result.verdict_in_words()
+    assert said in result.report().splitlines()
+    assert said == result.to_json()["verdict"]
+    return said, found
 
 
 def test_the_verdict_says_what_was_shown():
-    line, found = verdict(900, 895, 1000, max_drop=2)
+    said, found = verdict(900, 895, 1000, max_drop=2)
     assert found.shown
-    assert line == f"Non-inferior: drop ≤ 2 points, 95% confidence (one-sided bound {-100 * found.bound:.2f})."
-    line, found = verdict(90, 89, 100, max_drop=2)
+    assert said == f"Non-inferior: drop ≤ 2 points, 95% confidence (one-sided bound {-100 * found.bound:.2f})."
+    said, found = verdict(90, 89, 100, max_drop=2)
     assert not found.shown
-    assert (
-        line
-        == f"Not shown to be non-inferior within 2 points: about {found.examples_needed:,} examples would be needed."
-    )
-    line, found = verdict(90, 87, 100, max_drop=1)
+    assert said.startswith("Not shown to be non-inferior: drop ≤ 2 points, 95% confidence ")
+    assert f"(one-sided bound {-100 * found.bound:.2f})" in said
+    assert f" {found.examples_needed:,} examples " in said
+    said, found = verdict(90, 87, 100, max_drop=1)
     assert (found.shown, found.examples_needed) == (False, None)
-    assert line == "Not shown to be non-inferior within 1 point: the measured drop is 3.00 points."
+    assert said.startswith("Not shown to be non-inferior: drop ≤ 1 point, ")
+    assert "measured drop is 3.00 points" in said
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "bound", "max_drop", "words"),
+    [
+        (CLASSIFICATION["f1"], 0.9, 0.01, 0.5, "drop ≤ 0.5 points, 95% confidence (one-sided bound 0.00)"),
+        (TRANSLATION["bleu"], 30.0, -0.7, 1, "drop ≤ 1 point, 95% confidence (one-sided bound 0.70)"),
+        (LANGUAGE["perplexity"], 20.0, 0.3, 2, "rise ≤ 2%, 95% confidence (one-sided bound 1.50)"),
+        (WORD_ERRORS, 0.1, 0.003, 0.5, "rise ≤ 0.5 points, 95% confidence (one-sided bound 0.30)"),
+    ],
+)
+def test_the_verdict_has_its_budget_and_its_bound_in_points(metric, before, bound, max_drop, words):
+    found = NonInferiority(shown=True, change=0.0, bound=bound, margin=1.0, examples_needed=None)
+    said = pruned(metric, before, before, max_drop, found).verdict_in_words()
+    assert said == f"Non-inferior: {words}."
 
 
 def test_budgets_in_points():

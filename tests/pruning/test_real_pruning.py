@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from headcount import evaluate, load, load_task, prune
 from headcount.pruning.search import CutSearch
 from headcount.pruning.settings import Pruning
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 
 pytestmark = pytest.mark.slow
 

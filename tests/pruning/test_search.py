@@ -12,7 +12,7 @@ from headcount.pruning.selection import SEARCHES, cheapest_set
 from headcount.pruning.settings import Pruning
 from headcount.scoring.gradient import head_gradients
 from headcount.scoring.methods import importance
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from headcount.surgery import as_stock
 from headcount.surgery.loading import load
 from headcount.surgery.removal import remove

@@ -10,7 +10,7 @@ from headcount.roles.attention import AttentionView, Tokens, encode
 from headcount.roles.measures import Positional
 from headcount.roles.search import Thresholds, find_roles
 from headcount.roles.sentences import Sentence
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from headcount.tasks.toy import word_tokenizer
 from planted_roles import encoder, sentences
 from toy_jobs import WORDS

@@ -9,7 +9,7 @@ import zoo
 from headcount import importance, remove
 from headcount.errors import HeadcountError
 from headcount.scoring.confidence import confidence
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import JOBS, WORDS, classification, translation
 from zoo_tasks import CLASS_WITH_LOGITS, ZooTask

@@ -13,7 +13,7 @@ import zoo
 from headcount import masked, remove
 from headcount.errors import BadData, HeadcountError
 from headcount.scoring.gradient import fisher, gradient, head_gradients, unit_moments
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
 

@@ -9,7 +9,7 @@ from headcount import Head, evaluate, importance, remove
 from headcount.errors import BadData, HeadcountError
 from headcount.scoring.methods import METHODS
 from headcount.scoring.scores import Scores, convergence
-from headcount.structure.sites import anatomy
+from headcount.structure import anatomy
 from toy_jobs import JOBS, classification, translation
 
 

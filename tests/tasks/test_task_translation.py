@@ -18,7 +18,7 @@ from transformers import (
 
 from headcount.errors import BadData
 from headcount.tasks import metrics
-from headcount.tasks.metrics import TextScorer
+from headcount.tasks.statistics import TextScorer
 from headcount.tasks.translation import Translation, decoder_inputs, language_token, languages_set
 from tiny_models import bert, marian
 

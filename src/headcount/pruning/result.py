@@ -61,6 +61,7 @@ class Pruned:
             "low": self.low,
             "high": self.high,
             "max_drop": self.max_drop,
+            "verdict": self.verdict_in_words(),
             "noninferior": self.verdict.shown,
             "bound": self.verdict.bound,
             "examples_needed": self.verdict.examples_needed,
@@ -92,7 +93,7 @@ class Pruned:
             f"{self.before:.{digits}f} before, {self.after:.{digits}f} after "
             f"({self.change:+.{digits}f}, 95% interval {self.low:+.{digits}f} to {self.high:+.{digits}f})."
         )
-        lines.append(self._verdict())
+        lines.append(self.verdict_in_words())
         share = self.parameters_after / self.parameters_before - 1
         lines.append(f"Parameters: {self.parameters_before:,} before, {self.parameters_after:,} after ({share:+.1%}).")
         lines.append(f"FLOPs: {self.flops_before / max(1, self.flops_after):.2f} times fewer.")
@@ -104,18 +105,24 @@ class Pruned:
             )
         return "\n".join([*lines, *self.remarks, *how_to_load(path)])
 
-    def _verdict(self) -> str:
-        """The result of the non-inferiority test, in points."""
-        budget = Budget.of(self.metric, self.max_drop, self.before)
-        margin = _in_words(f"{self.max_drop:g}", self.metric)
+    def verdict_in_words(self) -> str:
+        """The result of the non-inferiority test, in points, as the terminal and the report show it.
+
+        `Non-inferior: drop ≤ 2 points, 95% confidence (one-sided bound 1.28).`
+        """
+        budget, metric = Budget.of(self.metric, self.max_drop, self.before), self.metric
+        loss = "drop" if metric.higher_is_better else "rise"
+        bound = budget.in_points(max(0.0, budget.drop(self.before + self.verdict.bound)))
+        limit = _with_unit(f"{self.max_drop:g}", metric)
+        tested = f"{loss} ≤ {limit}, 95% confidence (one-sided bound {bound:.2f})."
         if self.verdict.shown:
-            bound = budget.in_points(max(0.0, budget.drop(self.before + self.verdict.bound)))
-            return f"Non-inferior: drop ≤ {margin}, 95% confidence (one-sided bound {bound:.2f})."
+            return f"Non-inferior: {tested}"
         needed = self.verdict.examples_needed
         if needed is not None:
-            return f"Not shown to be non-inferior within {margin}: about {needed:,} examples would be needed."
-        drop = _in_words(f"{budget.in_points(budget.drop(self.after)):.2f}", self.metric)
-        return f"Not shown to be non-inferior within {margin}: the measured drop is {drop}."
+            return f"Not shown to be non-inferior: {tested} About {needed:,} examples would be needed to show it."
+        measured = _with_unit(f"{budget.in_points(budget.drop(self.after)):.2f}", metric)
+        why = f"The measured {loss} is {measured}, so more examples would not help."
+        return f"Not shown to be non-inferior: {tested} {why}"
 
 
 def pruning_facts(result: Any) -> dict[str, Any]:
@@ -158,8 +165,8 @@ def how_to_load(path: str | None) -> list[str]:
     return [f"Saved to {path}. Load it with:", f'  import headcount; model = headcount.load("{path}")']
 
 
-def _in_words(number: str, metric: Metric) -> str:
-    return f"{number} {'percent' if metric.relative else 'point' if number == '1' else 'points'}"
+def _with_unit(number: str, metric: Metric) -> str:
+    return f"{number}{'%' if metric.relative else ' point' if number == '1' else ' points'}"
 
 
 def _what_was_removed(pruned: Pruned) -> str:

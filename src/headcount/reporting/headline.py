@@ -7,13 +7,13 @@ from typing import Any
 
 from headcount.reporting import numbers
 from headcount.reporting.ablation import harmed_layers
+from headcount.reporting.dynamics import order_settled
 from headcount.reporting.heads import significant, with_role
 from headcount.reporting.markup import Markup, capital, join, sentences, tag
 from headcount.reporting.numbers import number
 from headcount.reporting.pruning import without_loss
 from headcount.reporting.runs import ALL_BUT_ONE, ModelRuns, RunRecord, mapping
 from headcount.reporting.speed import benchmark_of, certain_gain
-from headcount.reporting.training import order_settled
 
 
 def headline(model: ModelRuns) -> Markup:
@@ -25,7 +25,7 @@ def headline(model: ModelRuns) -> Markup:
     return join(
         tag("h1", _claim(model, cut)),
         tag("p", model.name, class_="of"),
-        tag("p", sentences(_change(cut), verdict(cut), _speed(model, cut)), class_="lead"),
+        tag("p", sentences(_change(cut), cut.text("verdict"), _speed(model, cut)), class_="lead"),
         tag("ul", *_tiles(model, cut), class_="tiles"),
         tag("pre", f"import headcount; model = headcount.load({path!r})") if path else None,
         *(tag("p", remark, class_="note") for remark in cut.texts("remarks")),
@@ -80,29 +80,6 @@ def _change(cut: RunRecord) -> str:
         interval = metric.change_interval(cut.content)
         change = f" ({metric.change(cut.number('change'))}, 95% interval {interval})"
     return f"{capital(metric.name)} went from {before} to {after}{change} on {cut.data('test')}."
-
-
-def verdict(cut: RunRecord) -> str:
-    """Whether non-inferiority was shown: `Non-inferior: drop ≤ 2 points, 95% confidence (one-sided bound 1.28).`"""
-    shown, bound, needed = cut.content.get("noninferior"), cut.number("bound"), cut.number("examples_needed")
-    if not isinstance(shown, bool):
-        return ""
-    limit = f"{cut.metric.limit(cut.number('max_drop'))}, 95% confidence"
-    if bound is not None:
-        limit += f" (one-sided bound {cut.metric.points_lost(bound, cut.number('before')):.2f})"
-    if shown:
-        return f"Non-inferior: {limit}."
-    more = f" About {numbers.count(needed)} examples would be needed to show it." if needed else ""
-    if _exceeds_budget(cut):
-        more = " The measured change already exceeds it, so more examples would not help."
-    return f"Not shown to be non-inferior: {limit}.{more}"
-
-
-def _exceeds_budget(cut: RunRecord) -> bool:
-    change, most = cut.number("change"), cut.number("max_drop")
-    if change is None or most is None:
-        return False
-    return cut.metric.points_lost(change, cut.number("before")) >= most
 
 
 def _speed(model: ModelRuns, cut: RunRecord) -> str:

@@ -153,11 +153,4 @@ class MetricFormat:
 
     def allowed(self, points: float, base: float | None) -> float:
         """The change that this many points of loss amount to, in the metric's own unit and direction."""
-        return -self.sign * points * self._unit(base)
-
-    def points_lost(self, change: float, base: float | None) -> float:
-        """A change for the worse in points; 0 for an improvement."""
-        return max(0.0, -self.sign * change / self._unit(base))
-
-    def _unit(self, base: float | None) -> float:
-        return self.point * (abs(base) if self.relative and base else 1.0)
+        return -self.sign * points * self.point * (abs(base) if self.relative and base else 1.0)

@@ -10,13 +10,13 @@ import headcount
 from headcount.errors import HeadcountError
 from headcount.files import write_whole
 from headcount.reporting.ablation import evaluations, one_head_per_layer, other_data
+from headcount.reporting.dynamics import dynamics
 from headcount.reporting.headline import headline
 from headcount.reporting.heads import heads, roles
 from headcount.reporting.markup import Columns, Markup, document, folded, join, section, table, tag
-from headcount.reporting.pruning import layers, removable
+from headcount.reporting.pruning import gates, layers, removable
 from headcount.reporting.runs import UNNAMED, ModelRuns, RunRecord, by_model, mapping, read, rows
 from headcount.reporting.speed import speed
-from headcount.reporting.training import dynamics, gates
 
 # How a report starts: nothing else is overwritten.
 MARK = "<!doctype html>\n<!-- a report of headcount -->\n"

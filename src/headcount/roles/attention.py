@@ -17,8 +17,8 @@ from headcount.errors import BadData, HeadcountError
 from headcount.intervene import capture
 from headcount.roles.sentences import Sentence
 from headcount.scoring import frozen
-from headcount.structure import AttentionSite, anatomy, device_of, kernel_of, position_limit
-from headcount.tasks import embedding_rows, length_limit, pad_token, padded
+from headcount.structure import AttentionSite, anatomy, device_of, embedding_rows, kernel_of, position_limit
+from headcount.tasks import length_limit, pad_token, padded
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
 CAUSAL = ("decoder", "text")  # kinds whose tokens see only the tokens before them; "text" is CLIP's text tower

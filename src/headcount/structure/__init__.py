@@ -1,11 +1,19 @@
 """Where heads and neurons are: sites and how to find them, families, and what lies below a model's public interface."""
 
+from headcount.structure.discovery import UNITS, Anatomy, anatomy, whole_anatomy
 from headcount.structure.families import FAMILIES
-from headcount.structure.family import Family, FeedForward, Part, neurons, separate
-from headcount.structure.inputs import position_limit, random_inputs, start_token
+from headcount.structure.family_declaration import Family, FeedForward, Part, neurons, separate
+from headcount.structure.inputs import random_inputs
 from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
+from headcount.structure.model_facts import (
+    embedding_rows,
+    is_any_of,
+    output_rows,
+    position_limit,
+    start_token,
+    without_cache,
+)
 from headcount.structure.site import AttentionSite, FeedForwardSite, Site, inside
-from headcount.structure.sites import UNITS, Anatomy, anatomy, whole_anatomy
 from headcount.structure.transformers_internals import (
     ALIGNMENT,
     UNGROUPED,
@@ -67,6 +75,7 @@ __all__ = [
     "built_with_weights",
     "came_from",
     "device_of",
+    "embedding_rows",
     "generation_config",
     "has_adapters",
     "has_interface",
@@ -75,6 +84,7 @@ __all__ = [
     "hidden_of",
     "initialize_anew",
     "inside",
+    "is_any_of",
     "is_hooked",
     "is_transposed",
     "kernel_below",
@@ -82,6 +92,7 @@ __all__ = [
     "layout_of",
     "makes_sense",
     "neurons",
+    "output_rows",
     "pop_view",
     "position_limit",
     "positions",
@@ -102,4 +113,5 @@ __all__ = [
     "unsplittable",
     "whole_anatomy",
     "with_hidden",
+    "without_cache",
 ]

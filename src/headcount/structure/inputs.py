@@ -1,4 +1,4 @@
-"""What a model can read: how long a text may be, and random inputs to compare exports on and to measure speed with."""
+"""Random inputs that a model can read, to compare exports on and to measure speed with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headcount.structure.sites import family_of
+from headcount.structure.model_facts import start_token
 from headcount.structure.transformers_internals import device_of
 
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -48,33 +48,6 @@ def random_inputs(model: Any, batch: int, length: int, *, padding: str | None = 
         inputs["decoder_input_ids"] = ids
     device = device_of(model)
     return {name: tensor.to(device) for name, tensor in inputs.items() if name in taken}
-
-
-def start_token(config: Any) -> int:
-    """The token that a decoder starts with."""
-    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
-        if isinstance(getattr(config, name, None), int):
-            return getattr(config, name)
-    return 0
-
-
-def position_limit(model: Any) -> int | None:
-    """How many tokens the model can read at once; None where nothing limits it (relative positions).
-
-    >>> from transformers import RobertaConfig, RobertaModel
-    >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    >>> position_limit(RobertaModel(RobertaConfig(**size, max_position_embeddings=514)))  # 0 and 1 are never used
-    512
-    """
-    families = [family for module in model.modules() if (family := family_of(module)) is not None]
-    if any(family.relative_positions for family in families):
-        return None
-    if any(family.padded_positions for family in families):
-        for name, module in model.named_modules():
-            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-                return module.num_embeddings - module.padding_idx - 1
-    limit = getattr(model.config, "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def _texts(config: Any, batch: int, length: int, padding: str | None, generator: torch.Generator) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What a model directory holds: weights, configuration, and the record of heads, each checked before it is used.
+"""What a model directory holds, read and checked before it is used: weights and configuration.
 
 Files may come from anywhere, so they are read with suspicion: JSON and safetensors headers only, nothing executed, and
 no number believed that would take more memory than a real model could.
@@ -12,29 +12,14 @@ from typing import Any
 
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig
 
 from headcount.errors import BadCheckpoint, first_line
 from headcount.files import read_object
-from headcount.heads import FEED_FORWARD
-from headcount.structure import (
-    VERSION,
-    Layout,
-    Site,
-    anatomy,
-    built_empty,
-    came_from,
-    generation_config,
-    makes_sense,
-    recorded_sites,
-    remember_origin,
-    set_layout,
-    whole_anatomy,
-)
-from headcount.surgery.carve import carve
+from headcount.structure import generation_config, remember_origin
+from headcount.surgery.record import CONFIG, check_record
 
 WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
-CONFIG = "config.json"
 MAX_JSON = 256 * 2**20  # bytes; real configurations and indices are far smaller
 
 # The most that a setting may ask for, by a word of its name; real models stay far below.
@@ -134,7 +119,7 @@ def read_config(directory: Path) -> PreTrainedConfig:
     path = directory / CONFIG
     content = read_json(path)
     content.pop("transformers_weights", None)  # would load weights from elsewhere than where they were checked
-    _check_record(content.get("headcount"), path)
+    check_record(content.get("headcount"), path)
     _refuse_kernels(content, path)
     _refuse_giants(content, path)
     kind = content.get("model_type")
@@ -157,86 +142,6 @@ def read_generation_config(directory: Path) -> GenerationConfig:
         return generation_config(content, of_model=not apart)
     except Exception as error:  # transformers validates it with errors of many kinds
         raise BadCheckpoint(f"{path} is not a usable generation configuration: {first_line(error)}") from error
-
-
-def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:
-    """The transformers class that a configuration names."""
-    path = Path(directory) / CONFIG
-    names = getattr(config, "architectures", None)
-    if not isinstance(names, list) or not names:
-        raise BadCheckpoint(f"{path} does not say which class the model is: it has no 'architectures'")
-    cls = getattr(transformers, names[0], None) if isinstance(names[0], str) else None
-    if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
-        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which transformers does not have")
-    if cls.config_class is None or not isinstance(config, cls.config_class):
-        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which is not a {config.model_type} model")
-    return cls
-
-
-def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
-    """The model without weights, on the meta device, with the heads that its configuration records."""
-    try:
-        model = built_empty(cls, config)
-    except Exception as error:  # a configuration may fail anywhere in a model's code
-        path = Path(came_from(config)) / CONFIG
-        raise BadCheckpoint(f"{path} does not describe a working {cls.__name__}: {first_line(error)}") from error
-    apply_record(model)
-    return model
-
-
-def write_record(model: Any) -> None:
-    """Write into the configuration which units each site has left, so that every saved copy says so."""
-    sites = sites_to_record(model)
-    if sites and hasattr(model, "config"):
-        model.config.headcount = {"version": VERSION, "sites": {site.name: site.layout.entry() for site in sites}}
-
-
-def sites_to_record(model: Any) -> list[Site]:
-    """All attention sites, and all feed-forward sites if one has lost neurons; none of a model that is whole."""
-    sites = whole_anatomy(model).sites
-    lost = {site.unit for site in sites if len(site.kept) < site.original}
-    return [site for site in sites if lost and (site.unit == "head" or site.unit in lost)]
-
-
-def apply_record(model: Any) -> None:
-    """Carve a freshly built model down to the units that its configuration records."""
-    recorded = recorded_sites(model.config)
-    find = whole_anatomy if any(FEED_FORWARD in name for name in recorded) else anatomy
-    sites = {site.name: site for site in find(model).sites} if recorded else {}
-    strange = sorted(set(sites) ^ set(recorded))
-    if strange:
-        unit = "neurons" if FEED_FORWARD in strange[0] else "heads"
-        what = f"records {unit} of" if strange[0] in recorded else f"does not say which {unit} are left at"
-        raise BadCheckpoint(f"{CONFIG} {what} {strange[0]}; the model has {', '.join(sites)}")
-    for name, site in sites.items():
-        layout = Layout.read(site.kind, recorded[name])
-        if site.layout != layout.keeping(layout.built):  # `anatomy` names the heads by the record, if it fits them
-            raise BadCheckpoint(
-                f"{CONFIG} records {len(layout.kept)} {site.unit}s of {layout.original} for {name}, "
-                f"which do not fit the {len(site.kept)} {site.unit}s of the model it describes"
-            )
-        if len(layout.kept) < len(site.kept):
-            carve(site, layout.kept)
-        else:
-            set_layout(site.module, layout)
-
-
-def _check_record(record: Any, path: Path) -> None:
-    """Make sure that a record from a file is one, and consistent."""
-    if record is None:
-        return
-    sites = record.get("sites") if isinstance(record, dict) else None
-    if not isinstance(sites, dict) or not sites:
-        raise BadCheckpoint(
-            f"{path}: 'headcount' does not record heads", advice="save the model again with headcount.save"
-        )
-    if record.get("version") != VERSION:
-        raise BadCheckpoint(
-            f"{path}: heads are recorded in version {record.get('version')!r}, and this headcount reads {VERSION}"
-        )
-    for name, entry in sites.items():
-        if not makes_sense(name, entry):
-            raise BadCheckpoint(f"{path}: the units recorded for {name} make no sense: {str(entry)[:80]}")
 
 
 def _refuse_giants(content: Any, path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -14,16 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.structure import ALIGNMENT, built_with_weights, remember_origin, saved_shapes
-from headcount.surgery.format import (
-    ModelFiles,
-    apply_record,
-    build_empty,
-    model_class,
-    read_checkpoint,
-    read_config,
-    read_generation_config,
-)
+from headcount.structure import ALIGNMENT, built_empty, built_with_weights, came_from, remember_origin, saved_shapes
+from headcount.surgery.format import ModelFiles, read_checkpoint, read_config, read_generation_config
+from headcount.surgery.record import CONFIG, apply_record
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:
@@ -68,6 +62,31 @@ def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensor
         ) from error
 
 
+def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:
+    """The transformers class that a configuration names."""
+    path = Path(directory) / CONFIG
+    names = getattr(config, "architectures", None)
+    if not isinstance(names, list) or not names:
+        raise BadCheckpoint(f"{path} does not say which class the model is: it has no 'architectures'")
+    cls = getattr(transformers, names[0], None) if isinstance(names[0], str) else None
+    if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel)):
+        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which transformers does not have")
+    if cls.config_class is None or not isinstance(config, cls.config_class):
+        raise BadCheckpoint(f"{path} names the architecture {names[0]!r}, which is not a {config.model_type} model")
+    return cls
+
+
+def build_empty(config: Any, cls: type[PreTrainedModel]) -> PreTrainedModel:
+    """The model without weights, on the meta device, with the heads that its configuration records."""
+    try:
+        model = built_empty(cls, config)
+    except Exception as error:  # a configuration may fail anywhere in a model's code
+        path = Path(came_from(config)) / CONFIG
+        raise BadCheckpoint(f"{path} does not describe a working {cls.__name__}: {first_line(error)}") from error
+    apply_record(model)
+    return model
+
+
 def _weights(checkpoint: ModelFiles) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for name in dict.fromkeys(checkpoint.files.values()):
@@ -82,7 +101,7 @@ def _check_shapes(checkpoint: ModelFiles, expected: PreTrainedModel) -> None:
         if name in shapes and shapes[name] != shape:
             raise BadCheckpoint(
                 f"{checkpoint.directory / checkpoint.files[name]}: {name} has shape {list(shape)}, "
-                f"but config.json makes it {list(shapes[name])}"
+                f"but {CONFIG} makes it {list(shapes[name])}"
             )
 
 

@@ -6,7 +6,7 @@ from headcount.tasks.data import Rows
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.load import load_task
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
-from headcount.tasks.text import embedding_rows, length_limit, pad_token, texts_of
+from headcount.tasks.text import length_limit, pad_token, texts_of
 from headcount.tasks.translation import EndAtLimit, Translation
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Task",
     "Translation",
     "digest",
-    "embedding_rows",
     "find_text",
     "length_limit",
     "load_task",

@@ -10,11 +10,13 @@ from torch import Tensor
 from transformers.models.auto import modeling_auto
 
 from headcount.errors import BadData
+from headcount.structure import is_any_of, output_rows, without_cache
 from headcount.tasks.columns import Column, find_text
 from headcount.tasks.data import Rows
-from headcount.tasks.metrics import LANGUAGE, pick, token_counts, token_losses
+from headcount.tasks.metrics import LANGUAGE, pick
+from headcount.tasks.statistics import token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch
-from headcount.tasks.text import is_any_of, length_limit, output_rows, pad_token, texts_of, without_cache
+from headcount.tasks.text import length_limit, pad_token, texts_of
 
 LANGUAGE_MODELS = {  # names of model classes in transformers
     "masked": frozenset(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()),

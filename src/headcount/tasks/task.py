@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from headcount.errors import BadData
-from headcount.structure import position_limit
-from headcount.tasks.text import embedding_rows
+from headcount.structure import embedding_rows, position_limit
 
 
 @dataclass(frozen=True)

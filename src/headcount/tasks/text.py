@@ -1,9 +1,8 @@
-"""Texts for a model: tokenized once, truncated texts counted; and how many tokens a model can read and write."""
+"""Texts as tokens: tokenized once, truncated texts counted, padding chosen."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headcount.errors import BadData
@@ -77,33 +76,3 @@ def pad_token(tokenizer: Any) -> tuple[int, list[str]]:
     if tokenizer.eos_token_id is None:
         raise BadData("the tokenizer has neither a pad token nor an end-of-text token; set tokenizer.pad_token")
     return tokenizer.eos_token_id, [f"the tokenizer has no pad token: {tokenizer.eos_token!r} is used"]
-
-
-def embedding_rows(model: Any) -> int | None:
-    """How many token ids the model has embeddings for; None if it has no token embeddings."""
-    try:
-        return model.get_input_embeddings().weight.shape[0]
-    except (AttributeError, NotImplementedError):
-        return None
-
-
-def output_rows(model: Any) -> int | None:
-    """How many token ids the model can produce."""
-    head = model.get_output_embeddings()
-    return None if head is None else head.weight.shape[0]
-
-
-def without_cache(model: Any) -> dict[str, bool]:
-    """The argument that stops a model from keeping keys and values that nothing will read."""
-    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
-
-
-def is_any_of(model: Any, names: Collection[str]) -> bool:
-    """Whether the model is of a class with one of these names, or of a subclass.
-
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8))
-    >>> is_any_of(model, {"GPT2LMHeadModel"}), is_any_of(model, {"BertForMaskedLM"})
-    (True, False)
-    """
-    return any(cls.__name__ in names for cls in type(model).__mro__)

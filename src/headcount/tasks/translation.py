@@ -12,12 +12,13 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from headcount.errors import BadData
-from headcount.structure import position_limit
+from headcount.structure import output_rows, position_limit, without_cache
 from headcount.tasks.columns import Column, find_translation
 from headcount.tasks.data import Rows, aligned
-from headcount.tasks.metrics import TRANSLATION, TextScorer, pick, token_counts, token_losses
+from headcount.tasks.metrics import TRANSLATION, pick
+from headcount.tasks.statistics import TextScorer, token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch, digest
-from headcount.tasks.text import output_rows, pad_token, texts_of, tokenized, without_cache
+from headcount.tasks.text import pad_token, texts_of, tokenized
 
 
 class Translation(BaseTask):

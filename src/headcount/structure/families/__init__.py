@@ -1,6 +1,6 @@
 """Every family headcount knows by name: each file in this folder declares one as `FAMILY`, and is found by itself.
 
-The fields of a declaration are in `structure/family.py`; `phi3.py` is a short example.
+The fields of a declaration are in `structure/family_declaration.py`; `phi3.py` is a short example.
 """
 
 from importlib import import_module

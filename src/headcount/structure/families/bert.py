@@ -1,6 +1,6 @@
 """BERT and the models built like it: the attention class returns contexts, its parent's `output` projects them."""
 
-from headcount.structure.family import Family, neurons, separate
+from headcount.structure.family_declaration import Family, neurons, separate
 from headcount.structure.transformers_internals import EmptiedContext
 
 FAMILY = Family(

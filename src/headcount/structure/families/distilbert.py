@@ -1,6 +1,6 @@
 """DistilBERT."""
 
-from headcount.structure.family import Family, neurons, separate
+from headcount.structure.family_declaration import Family, neurons, separate
 
 FAMILY = Family(
     name="DistilBERT",

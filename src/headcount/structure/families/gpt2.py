@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headcount.structure.family import Family, Part, Stretches, neurons
+from headcount.structure.family_declaration import Family, Part, Stretches, neurons
 
 
 def _rows(module: Any) -> Stretches:

@@ -1,6 +1,6 @@
 """GPT-NeoX: query, key and value of a head lie side by side in one projection."""
 
-from headcount.structure.family import Family, Part, neurons
+from headcount.structure.family_declaration import Family, Part, neurons
 
 FAMILY = Family(
     name="GPT-NeoX",

@@ -1,6 +1,6 @@
 """Llama and the decoders built like it, with grouped key-value heads."""
 
-from headcount.structure.family import Family, neurons, separate
+from headcount.structure.family_declaration import Family, neurons, separate
 
 FAMILY = Family(
     name="Llama",

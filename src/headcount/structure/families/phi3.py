@@ -1,6 +1,6 @@
 """Phi-3: one fused projection, split by the number of heads that the configuration names."""
 
-from headcount.structure.family import Family, FeedForward, Part
+from headcount.structure.family_declaration import Family, FeedForward, Part
 
 FAMILY = Family(
     name="Phi-3",

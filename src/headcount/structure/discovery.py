@@ -1,4 +1,4 @@
-"""`anatomy`: where a model's heads and neurons are, as sites in order."""
+"""`anatomy`: find where a model's heads and neurons are, and name them, as sites in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
 from headcount.heads import FEED_FORWARD, Head, Span, format_ranges, format_units, parse_units, refuse_repeated
 from headcount.structure.families import FAMILIES
-from headcount.structure.family import Family, FeedForward, guess_family
+from headcount.structure.family_declaration import Family, FeedForward, guess_family
 from headcount.structure.layout import MOST, Layout, makes_sense, recorded_sites
 from headcount.structure.site import AttentionSite, FeedForwardSite, inside
 from headcount.structure.transformers_internals import is_transposed, layout_of, wrapper_of

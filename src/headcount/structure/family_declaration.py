@@ -1,4 +1,4 @@
-"""A model family is data: what its classes and projections are called, and how heads and neurons lie in them."""
+"""What a family declares: what its classes and projections are called, and how heads and neurons lie in them."""
 
 from __future__ import annotations
 

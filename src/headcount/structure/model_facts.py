@@ -1,0 +1,66 @@
+"""What a model says of itself: its class, how many tokens it can read, and which ids it reads and writes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from typing import Any
+
+from headcount.structure.discovery import family_of
+
+
+def is_any_of(model: Any, names: Collection[str]) -> bool:
+    """Whether the model is of a class with one of these names, or of a subclass.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8))
+    >>> is_any_of(model, {"GPT2LMHeadModel"}), is_any_of(model, {"BertForMaskedLM"})
+    (True, False)
+    """
+    return any(cls.__name__ in names for cls in type(model).__mro__)
+
+
+def position_limit(model: Any) -> int | None:
+    """How many tokens the model can read at once; None where nothing limits it (relative positions).
+
+    >>> from transformers import RobertaConfig, RobertaModel
+    >>> size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    >>> position_limit(RobertaModel(RobertaConfig(**size, max_position_embeddings=514)))  # 0 and 1 are never used
+    512
+    """
+    families = [family for module in model.modules() if (family := family_of(module)) is not None]
+    if any(family.relative_positions for family in families):
+        return None
+    if any(family.padded_positions for family in families):
+        for name, module in model.named_modules():
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                return module.num_embeddings - module.padding_idx - 1
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def embedding_rows(model: Any) -> int | None:
+    """How many token ids the model has embeddings for; None if it has no token embeddings."""
+    try:
+        return model.get_input_embeddings().weight.shape[0]
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def output_rows(model: Any) -> int | None:
+    """How many token ids the model can produce."""
+    head = model.get_output_embeddings()
+    return None if head is None else head.weight.shape[0]
+
+
+def start_token(config: Any) -> int:
+    """The token that a decoder starts with."""
+    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+        if isinstance(getattr(config, name, None), int):
+            return getattr(config, name)
+    return 0
+
+
+def without_cache(model: Any) -> dict[str, bool]:
+    """The argument that stops a model from keeping keys and values that nothing will read."""
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}

@@ -1,0 +1,98 @@
+"""What one example adds to a metric's sums, where the model predicts tokens or generates a text.
+
+`metrics.py` computes metrics from these sums and says what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from sacrebleu.metrics import BLEU, CHRF
+from torch import Tensor
+
+from headcount.tasks.task import Metric
+
+REMEMBERED = 100_000  # outputs in the cache of `TextScorer`
+
+
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B,) mean negative log likelihood of each example's predicted tokens.
+
+    >>> logits = torch.zeros(2, 3, 4)  # (B, T, V): four equally likely tokens
+    >>> labels = torch.tensor([[1, 2, 3], [0, -100, -100]])
+    >>> token_losses(logits, labels).exp().round(decimals=4).tolist()
+    [4.0, 4.0]
+
+    labels: (B, T) the token that the logits of the same position should predict; -100 for none.
+    """
+    return _likelihoods(logits, labels).sum(1) / (labels != -100).sum(1).clamp(min=1)
+
+
+def token_counts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(B,) each: the number of predicted tokens, how many are right, and their summed negative log likelihood.
+
+    >>> [x.tolist() for x in token_counts(torch.eye(3)[None] * 50, torch.tensor([[0, 2, -100]]))]
+    [[2], [1], [50.0]]
+    """
+    predicted = labels != -100
+    right = (logits.argmax(-1) == labels) & predicted
+    return predicted.sum(1), right.sum(1), _likelihoods(logits, labels).sum(1)
+
+
+def _likelihoods(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, T) negative log likelihood of each token, 0 where none is to be predicted."""
+    return F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=-100, reduction="none")
+
+
+class TextScorer:
+    """Statistics of generated texts, cached, since most masks change few outputs.
+
+    >>> TextScorer("bleu").count(["a small dog"], ["a dog"])
+    [[3, 2, 2, 0, 0, 0, 3, 2, 1, 0]]
+
+    metric: "bleu", "chrf" or "exact_match". tokenize: sacrebleu's tokenizer for BLEU.
+    """
+
+    def __init__(self, metric: str, tokenize: str = "13a") -> None:
+        self.counter: BLEU | CHRF | None = None
+        if metric == "bleu":
+            self.counter = BLEU(tokenize=tokenize, force=True)  # without warnings about tokenized texts
+        elif metric == "chrf":
+            self.counter = CHRF()
+        self.remembered: dict[tuple[str, tuple[int, ...]], list[float]] = {}
+
+    def signed(self, metric: Metric) -> Metric:
+        """The metric with sacrebleu's signature."""
+        if self.counter is None:
+            return metric
+        self.counter.corpus_score(["a"], [["a"]])  # sacrebleu has a signature once something was scored
+        return replace(metric, signature=str(self.counter.get_signature()))
+
+    def count(self, texts: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
+        """Per text, the statistics whose sums give the metric."""
+        if self.counter is None:
+            return [[1, int(a.strip() == b.strip())] for a, b in zip(texts, targets, strict=True)]
+        return self.counter._extract_corpus_statistics(texts, [targets])
+
+    def statistics(self, tokenizer: Any, ids: Tensor, targets: Sequence[str], pad: int) -> Tensor:
+        """(B, S) statistics of generated token ids (B, T)."""
+        if len(self.remembered) > REMEMBERED:
+            self.remembered.clear()
+        keys = [(target, _unpadded(row, pad)) for target, row in zip(targets, ids.tolist(), strict=True)]
+        new = [key for key in dict.fromkeys(keys) if key not in self.remembered]
+        if new:
+            texts = tokenizer.batch_decode([list(row) for _, row in new], skip_special_tokens=True)
+            counts = self.count(texts, [target for target, _ in new])
+            self.remembered.update(zip(new, counts, strict=True))
+        return torch.tensor([self.remembered[key] for key in keys], dtype=torch.float64)
+
+
+def _unpadded(row: list[int], pad: int) -> tuple[int, ...]:
+    end = len(row)
+    while end and row[end - 1] == pad:
+        end -= 1
+    return tuple(row[:end])
