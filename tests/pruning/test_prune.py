@@ -74,7 +74,7 @@ def test_a_budget_that_cannot_be_met_says_what_can():
 
 def test_parameters_as_a_target(model):
     tasks = [classification(start, 12) for start in (0, 1, 2)]
-    pruned = prune(model, *tasks, params=0.1, method="michel", compensation="none")
+    pruned = prune(model, *tasks, params=0.1, units="heads", method="michel", compensation="none")
     assert pruned.parameters_after <= 0.9 * pruned.parameters_before
     one_more = remove(model, pruned.removed[:-1])
     fewest = min(

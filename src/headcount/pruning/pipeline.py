@@ -9,7 +9,7 @@ from typing import Any
 from headcount.bench import measure_speed
 from headcount.evaluation import evaluate
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.costs import flops_of
+from headcount.pruning.costs import cost_table, flops_of
 from headcount.pruning.cut_size import Budget, choose_cut
 from headcount.pruning.result import Pruned
 from headcount.pruning.search import CutSearch
@@ -17,6 +17,7 @@ from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import refuse_headless, split_data
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import noninferior, paired_bootstrap
+from headcount.structure import whole_anatomy
 from headcount.tasks import Task
 from headcount.training import recover
 
@@ -102,11 +103,12 @@ def prune(
         parameters_after=_parameters(smaller),
         flops_before=flops_of(model, data.test),
         flops_after=flops_of(smaller, data.test),
+        saved=_saved_by(model, smaller, data.test),
         speed=measure_speed(model, smaller, data.test),
         settings=settings,
         path=tried,
         recovery=tuple(scores),
-        remarks=data.remarks,
+        remarks=(*data.remarks, *_what_others_would_add(model, data.test, settings)),
         signature=signature,
         **_test(model, smaller, data.test, settings),
     )
@@ -130,6 +132,35 @@ def _test(whole: Any, smaller: Any, task: Task, settings: Pruning) -> dict[str, 
         "verdict": verdict,
         "test_n": len(task),
     }
+
+
+def _saved_by(model: Any, smaller: Any, task: Task) -> dict[str, float]:
+    """The share of all FLOPs that the removed heads did, and that of the removed neurons, by what each unit costs."""
+    before, after = (_flops_by_unit(one, task) for one in (model, smaller))
+    whole = flops_of(model, task)
+    change = {unit: before[unit] - after.get(unit, 0.0) for unit in before}
+    scale = (whole - flops_of(smaller, task)) / max(1.0, sum(change.values()))  # from per-token estimates to the count
+    return {unit: value * scale / whole for unit, value in change.items()}
+
+
+def _flops_by_unit(model: Any, task: Task) -> dict[str, float]:
+    """FLOPs per token of all heads, and of all neurons."""
+    sums = {"heads": 0.0, "neurons": 0.0}
+    for site in whole_anatomy(model).sites:
+        sums[f"{site.unit}s"] += cost_table(model, [site], "flops", task).total
+    return sums
+
+
+def _what_others_would_add(model: Any, task: Task, settings: Pruning) -> list[str]:
+    """A remark where only heads are cut: how little of the model's arithmetic they are."""
+    each = _flops_by_unit(model, task)
+    if settings.units != ("heads",) or not each["neurons"]:
+        return []
+    share = each["heads"] / sum(each.values())
+    return [
+        f"Only heads were removed, which do {share:.0%} of the layers' arithmetic; "
+        f"units heads,neurons would include the neurons that do the other {1 - share:.0%}."
+    ]
 
 
 def _parameters(model: Any) -> int:

@@ -23,6 +23,7 @@ class Pruned:
     before, after: metric on held-out test data; change, low, high: after minus before with its paired 95% interval.
     max_drop: the margin of the verdict, in points. verdict: whether the data show that the drop is within it.
     flops_before, flops_after: of one pass over a few test texts of median length.
+    saved: the share of that arithmetic which the removed "heads" did, and the removed "neurons".
     path: the cuts that were measured on the selection data. recovery: metric there before and after each epoch.
     """
 
@@ -41,6 +42,7 @@ class Pruned:
     parameters_after: int
     flops_before: int
     flops_after: int
+    saved: dict[str, float]
     speed: Speed | None
     settings: Pruning
     path: tuple[Point, ...] = ()
@@ -69,6 +71,7 @@ class Pruned:
             "parameters_after": self.parameters_after,
             "flops_before": self.flops_before,
             "flops_after": self.flops_after,
+            "saved": self.saved,
             "units": list(self.settings.units or ()),
             "cost": self.settings.cost,
             "speed": None if self.speed is None else vars(self.speed),
