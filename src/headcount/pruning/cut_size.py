@@ -137,10 +137,12 @@ def bisect(
         return inside, outside
     already = set(inside.removed)
     order = [*inside.removed, *(head for head in outside.removed if head not in already)]
-    low, high, by_cost = len(inside.removed), len(order), search.settings.by_cost
+    breaks = [place for place in range(len(already), len(order) + 1) if search.may_end(order, place)]
+    low, high, by_cost = 0, len(breaks) - 1, search.settings.by_cost
     while high - low > 1 and not (by_cost and halvings == 0):
         middle = (low + high) // 2
-        cut = search.without(search.costs.rounded(order[:middle]) if by_cost else order[:middle])
+        removed = order[: breaks[middle]]
+        cut = search.without(search.costs.rounded(removed) if by_cost else removed)
         if beyond(cut):
             high, outside = middle, cut
         else:

@@ -113,6 +113,12 @@ class CutSearch:
 
         return Cut(tuple(removed), make)
 
+    def may_end(self, order: Sequence[Head], place: int) -> bool:
+        """Whether a cut can end here in an order: not inside of a sublayer that only goes as a whole."""
+        if place in (0, len(order)) or order[place].site != order[place - 1].site:
+            return True
+        return ("neurons" if order[place].is_neuron else "heads") in (self.settings.units or ())
+
     def share(self, cut: Cut) -> float:
         """How much of what can be removed a cut removes: by cost, or by number of heads."""
         if not self.settings.by_cost:
