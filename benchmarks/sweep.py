@@ -2,10 +2,12 @@
 
     python -m benchmarks.sweep                    both classifiers and the translator
     python -m benchmarks.sweep --part translator --examples 200 --repeats 5
+    python -m benchmarks.sweep --part scores --threads 1 --repeats 7
 
 (a) is a loop of one mask at a time on the same batches, (b) the usual loop: batches of 32, padded to 128 tokens. The
-FLOP bound is what (a) multiplies divided by what the sweep multiplies, counted by torch. Real models and data are found
-by HEADCOUNT_SHARED (default ../shared).
+FLOP bound is what (a) multiplies divided by what the sweep multiplies, counted by torch. `scores` compares the
+per-example gradients of all heads and neurons with a training step on the same batches: forward, and backward to the
+weights. Real models and data are found by HEADCOUNT_SHARED (default ../shared).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from headcount import Classification, Translation, anatomy, evaluate, load
+from headcount.engine import TOKENS, batches_by_length
+from headcount.scoring import unit_moments
 from headcount.tasks.task import Batch
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
@@ -152,9 +157,28 @@ def growth(task: Any, model: Any) -> None:
         print(f"  {label:9s} {', '.join(costs)}")
 
 
+def scores(model: Any, task: Any, repeats: int) -> None:
+    """The gradient of every unit for each example, beside a training step (without the optimizer's)."""
+    batches = [task.batch(indices) for indices in batches_by_length(task.lengths, TOKENS)]
+
+    def train() -> None:
+        for batch in batches:
+            model.zero_grad()
+            task.losses(task.outputs(model, batch), batch).mean().backward()
+
+    ways: dict[str, Callable[[], Any]] = {"training": train}
+    for units in ("heads", "neurons", "sublayers", "heads,neurons,sublayers"):
+        ways[units] = partial(unit_moments, model, task, units)
+    seconds = interleaved(ways, repeats)
+    print(f"\nGradients of {len(task)} examples, in training steps")
+    for way in list(ways)[1:]:
+        wall, cpu = (seconds[way][i] / seconds["training"][i] for i in (0, 1))
+        print(f"  {way:25s} {wall:5.2f} by the clock, {cpu:5.2f} by processor time", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["6", "12", "translator", "growth", "all"], default="all")
+    parser.add_argument("--part", choices=["6", "12", "translator", "growth", "scores", "all"], default="all")
     parser.add_argument("--examples", type=int, default=64)
     parser.add_argument("--longest", type=int, default=10_000, help="only sentences of at most this many tokens")
     parser.add_argument("--repeats", type=int, default=3)
@@ -176,6 +200,9 @@ def main() -> None:
     if args.part in ("growth", "all"):
         model, task, _ = classifier(6)
         growth(task, model)
+    if args.part in ("scores", "all"):
+        model, task, _ = classifier(6)
+        scores(model, spread(task, args.examples, args.longest), args.repeats)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tiny_models
-from headcount import anatomy, load, save
+from headcount import Scores, anatomy, load, save
 from headcount.runs import RunDirectory
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
@@ -59,8 +59,33 @@ def test_importance(headcount, place, tmp_path):
     assert answer(headcount(*ask, "--method", "oracle", "--json", "--out", tmp_path / "oracle"))["method"] == "oracle"
 
 
+def test_importance_of_neurons_and_sublayers(headcount, place, tmp_path):
+    ask = ("importance", place / "classifier", "--data", place / "train.tsv", "--method", "fisher", "--units")
+    found = answer(headcount(*ask, "neurons", "--json", "--out", tmp_path / "run"))
+    assert found["heads"] == []
+    assert [(row["site"], row["neurons"], len(row["score"])) for row in found["units"]] == [
+        ("encoder_ffn.0", "0-31", 32), ("encoder_ffn.1", "0-31", 32),
+    ]  # fmt: skip
+    kept = Scores.load(tmp_path / "run" / "scores.json")
+    assert kept["encoder_ffn.1.5"] == pytest.approx(found["units"][1]["score"][5])
+    assert headcount("report", tmp_path / "run", "--out", tmp_path / "report.html").code == 0
+    table = headcount(*ask, "neurons").out
+    assert "encoder_ffn.1 " in table
+    assert "encoder_ffn.1.5" not in table
+    found = answer(headcount(*ask, "sublayers", "--json"))
+    assert [row["sublayer"] for row in found["units"]] == ["encoder.0", "encoder.1", "encoder_ffn.0", "encoder_ffn.1"]
+    assert all(row["low"] <= row["score"] <= row["high"] for row in found["units"])
+    every = headcount(*ask, "heads,neurons,sublayers").out
+    assert [name for name in ("encoder.1.3", "encoder_ffn.0", "encoder.0") if name not in every] == []
+    ask = (*ask[:4], "--method", "oracle", "--units", "neurons", "--group", "16", "--json")
+    assert len(set(answer(headcount(*ask))["units"][0]["score"])) <= 2
+
+
 def test_importance_refusals(headcount, place):
     ask = ("importance", place / "classifier", "--data")
+    refused(headcount(*ask, place / "train.tsv", "--units", "neuron"), "'neuron'", "'neurons'")
+    refused(headcount(*ask, place / "train.tsv", "--units", "neurons", "--method", "relevance"), "relevance", "--units")
+    refused(headcount(*ask, place / "train.tsv", "--group", "8"), "--group 8", code=2)
     refused(headcount(*ask, place / "train.tsv", "--method", "gradeint"), "'gradient'", code=2)
     refused(headcount(*ask, place / "train.tsv", "--per", "batch", "--method", "fisher"), "--per batch", code=2)
     refused(headcount(*ask, place / "one.tsv"), "label 1")

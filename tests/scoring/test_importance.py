@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from headcount import Head, evaluate, importance, remove
+from headcount.engine import Local, using
 from headcount.errors import BadData, HeadcountError
+from headcount.scoring import unit_moments
 from headcount.scoring.methods import METHODS
 from headcount.scoring.scores import Scores, convergence
 from headcount.structure import anatomy
@@ -85,6 +87,122 @@ def test_raw_values_are_kept_and_survive_json(model, tmp_path):
     np.testing.assert_array_equal(again.values, scores.values)
     assert (again.heads, again.order(), again.keys) == (scores.heads, scores.order(), tuple(task.keys()))
     assert again.signature == json.loads(json.dumps(scores.signature))
+
+
+EVERY = ("heads", "neurons", "sublayers")
+
+
+@pytest.mark.parametrize("units", [*EVERY, EVERY])
+def test_scores_of_any_units_are_the_moments_of_their_gradients(model, units):
+    task = classification(n=9)
+    moments = unit_moments(model, task, units)
+    absolute, squares = (importance(model, task, name, units=units) for name in ("gradient", "fisher"))
+    assert absolute.units == squares.units == moments.units
+    np.testing.assert_allclose(absolute.raw, moments.absolute, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(squares.raw, moments.squares, rtol=1e-5, atol=1e-8)
+    assert len(absolute.values) == (1 if "neurons" in units else 9)  # with neurons, sums only
+    assert squares.order() == [squares.units[place] for place in np.argsort(squares.raw, kind="stable")]
+
+
+def test_shares_of_neurons_are_within_a_site_and_of_sublayers_within_a_kind(model):
+    shares = importance(model, classification(n=6), units=["neurons", "sublayers"]).normalized()
+    neurons = [value for unit, value in shares.items() if isinstance(unit, Head) and unit.site == "encoder_ffn.1"]
+    assert len(neurons) == 32
+    assert np.square(neurons).sum() == pytest.approx(1)
+    assert shares["encoder.0"] ** 2 + shares["encoder.1"] ** 2 == pytest.approx(1)
+    assert shares["encoder_ffn.0"] ** 2 + shares["encoder_ffn.1"] ** 2 == pytest.approx(1)
+
+
+@pytest.mark.parametrize("job", ["classifier", "translator"])
+def test_oracle_of_sublayers_is_the_drop_of_ablating_each(job):
+    build, make = JOBS[job]
+    model, task = build(), make(n=8)
+    scores = importance(model, task, "oracle", units="sublayers")
+    assert scores.units == anatomy(model, "sublayers").units
+    for unit in scores.units:
+        without = evaluate(model, task, [[unit]], fast=False).scores()[0]
+        assert scores[unit] == pytest.approx(evaluate(model, task).score() - without, abs=1e-5)
+
+
+def test_oracle_of_neurons_ablates_neighbours_by_importance_together(model):
+    task = classification(n=16, metric="loss")
+    scores = importance(model, task, "oracle", units=EVERY, group=12)
+    squares = importance(model, task, "fisher", units="neurons")
+    whole = evaluate(model, task).score()
+    for site in ("encoder_ffn.0", "encoder_ffn.1"):
+        ranked = [unit for unit in squares.order() if unit.site == site]
+        for group in (ranked[:12], ranked[12:24], ranked[24:]):
+            rise = evaluate(model, task, [group], fast=False).scores()[0] - whole
+            assert {round(scores[unit], 5) for unit in group} == {round(rise / len(group), 5)}
+    alone = evaluate(model, task, [["encoder.1.2"], ["encoder_ffn.1"]], fast=False).scores() - whole
+    assert (scores["encoder.1.2"], scores["encoder_ffn.1"]) == pytest.approx(tuple(alone), abs=1e-5)
+
+
+@pytest.mark.parametrize("units", [*EVERY, EVERY])
+def test_scores_of_any_units_survive_json(model, tmp_path, units):
+    scores = importance(remove(model, ["encoder_ffn.0.3-5"]), classification(n=4), "fisher", units=units)
+    content = scores.to_json()
+    assert len(content["heads"]) == (8 if "heads" in units else 0)
+    assert len(content.get("units", ())) == 2 * ("neurons" in units) + 4 * ("sublayers" in units)
+    again = Scores.load(scores.save(tmp_path / "scores.json"))
+    assert set(again.units) == set(scores.units)
+    assert [again[unit] for unit in scores.units] == [scores[unit] for unit in scores.units]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"sublayer": "encoder.0.1"},
+        {"site": "encoder.0", "neurons": "0-1"},
+        {"site": "encoder_ffn.0", "neurons": "0-99999999"},
+        {"site": "encoder_ffn.0", "neurons": 3},
+        {"site": "encoder_ffn.0"},
+        "encoder.0",
+    ],
+)
+def test_damaged_units_are_refused(model, entry):
+    content = importance(model, classification(n=4), "random", units="sublayers").to_json()
+    with pytest.raises(HeadcountError):
+        Scores.from_json({**content, "units": [*content["units"][1:], entry]})
+    with pytest.raises(BadData, match="twice"):
+        Scores.from_json({**content, "units": [*content["units"][1:], content["units"][1]]})
+
+
+@pytest.mark.parametrize("units", ["neurons", "sublayers"])
+@pytest.mark.parametrize(("method", "options"), [("gradient", {"tokens": 24}), ("oracle", {})])
+def test_units_are_scored_in_shards_and_resumed(model, tmp_path, monkeypatch, units, method, options):
+    task, asked = classification(n=20), {"method": method, "units": units, **options}
+    expected = importance(model, task, **asked).values
+    monkeypatch.setattr("headcount.engine.shards.WORK", 1)  # a shard for every batch
+    with using(Local()):
+        np.testing.assert_allclose(importance(model, task, **asked).values, expected, atol=1e-6)
+    first = importance(model, task, **asked, run=tmp_path / "run")
+    np.testing.assert_allclose(first.values, expected, atol=1e-6)
+    shards = [path.name for path in (tmp_path / "run").rglob("*.shard")]
+    assert len(shards) > (3 if method == "gradient" else 0)
+    monkeypatch.setattr("headcount.scoring.gradient._loss", None)  # a pass would fail: everything is there already
+    again = importance(model, task, **asked, run=tmp_path / "run")
+    np.testing.assert_array_equal(again.values, first.values)
+    with pytest.raises(HeadcountError, match="units"):
+        importance(model, task, method, units="heads", run=tmp_path / "run")
+
+
+def test_units_that_a_method_cannot_score_are_refused(model):
+    task = classification(n=4)
+    for method in ("confidence", "relevance"):
+        with pytest.raises(HeadcountError, match=rf"{method}.* sublayers.*units"):
+            importance(model, task, method, units=["heads", "sublayers"])
+    with pytest.raises(HeadcountError, match=r"'token'.* neurons"):
+        importance(model, task, units="neurons", per="token")
+    with pytest.raises(HeadcountError, match=r"group.* 0\b"):
+        importance(model, task, "oracle", units="neurons", group=0)
+    with pytest.raises(HeadcountError, match=r"'neuron'.*'neurons'"):
+        importance(model, task, units="neuron")
+    with pytest.raises(HeadcountError, match=r"encoder_ffn\.7\.0.*encoder_ffn\.0\.0-31"):
+        importance(model, task, "random", units="neurons")["encoder_ffn.7.0"]
+    gone = remove(model, ["encoder_ffn.0", "encoder_ffn.1"])
+    with pytest.raises(HeadcountError, match="no neurons"):
+        importance(gone, task, units="neurons")
 
 
 def test_damaged_scores_are_refused(tmp_path):

@@ -71,7 +71,7 @@ def curve(
         scores = []
         for name in names:
             with progress(f"scoring by {name}") as bar:
-                options = {"seed": setup.seed} if name == "random" else {}
+                options: dict[str, Any] = {"seed": setup.seed} if name == "random" else {}
                 scores.append(score(model, scoring, name, run=run.directory, progress=bar, **options))
         with progress("pruning") as bar:
             curves = pruning_curve(

@@ -1,4 +1,4 @@
-"""`headcount importance MODEL --data …`: score every head, by M19's gradient or another method."""
+"""`headcount importance MODEL --data …`: score heads, neurons or sublayers, by M19's gradient or another method."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headcount.cli.options import Setup, command, option
 Method = Literal["gradient", "fisher", "oracle", "confidence", "relevance", "random"]
 Per = Literal["example", "token", "batch"]
 Exclude = Literal["end", "special", "none"]
+NEAR_ZERO = 0.01  # of the mean score of all neurons
 
 
 def register(app: typer.Typer) -> None:
@@ -22,14 +23,20 @@ def importance(
     setup: Setup,
     data: Annotated[str, option("--data", help="Data to score heads on, such as training data.")],
     method: Annotated[Method, option("--method", help="How heads are scored.")] = "gradient",
+    units: Annotated[str, option("--units", help="What is scored: heads, neurons, sublayers, or several.")] = "heads",
     per: Annotated[Per, option("--per", help="gradient: take the absolute value for each of these.")] = "example",
     exclude: Annotated[Exclude, option("--exclude", help="confidence: tokens to leave out.")] = "end",
+    group: Annotated[int | None, option("--group", min=1, help="oracle: neurons to ablate together.")] = None,
 ) -> None:
     """Score the importance of every head; higher is more important (M19, section 4.1; V19, section 4).
+
+    With --units, score the neurons of feed-forward layers or whole sublayers as well.
 
     Examples:
 
       headcount importance ./model --data train.tsv --limit 1000 --out run
+
+      headcount importance ./model --data train.tsv --units neurons,sublayers --method fisher
 
       headcount importance ./translator --data train.en --target-data train.fr --method relevance --json
     """
@@ -37,59 +44,92 @@ def importance(
     from headcount.cli.console import print_json, progress
     from headcount.scoring import importance as score
 
-    options = method_options(method, per, setup.seed, exclude)
+    options = method_options(method, per, setup.seed, exclude, group)
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
-    with run_of(setup, "importance", model, [task], method=method, options=dict(options)) as run:
+    with run_of(setup, "importance", model, [task], method=method, units=units, options=dict(options)) as run:
         with progress(f"scoring by {method}") as bar:
-            scores = score(model, task, method, run=run.directory, progress=bar, **options)
+            scores = score(model, task, method, units=units, run=run.directory, progress=bar, **options)
         if setup.out is not None:
             scores.save(run.directory.path / "scores.json")
         result = run.finish({"model": setup.model, **task.metric.facts(), "n": len(task), **_json(scores)})
     print_json(result) if setup.as_json else _print(result, scores)
 
 
-def method_options(method: str, per: str, seed: int, exclude: str = "end") -> dict[str, Any]:
+def method_options(method: str, per: str, seed: int, exclude: str = "end", group: int | None = None) -> dict[str, Any]:
     """The options of the command line that this method takes."""
     if per != "example" and method != "gradient":
         raise typer.BadParameter(f"--per {per} is for --method gradient")
     if exclude != "end" and method != "confidence":
         raise typer.BadParameter(f"--exclude {exclude} is for --method confidence")
+    if group is not None and method != "oracle":
+        raise typer.BadParameter(f"--group {group} is for --method oracle")
     options: dict[str, dict[str, Any]] = {
         "gradient": {"per": per}, "random": {"seed": seed}, "confidence": {"exclude": exclude},
+        "oracle": {} if group is None else {"group": group},
     }  # fmt: skip
     return options.get(method, {})
 
 
 def _json(scores: Any) -> dict[str, Any]:
-    low, high = scores.intervals()
-    settled = scores.convergence()
-    heads = [
-        {"head": str(head), "score": float(raw), "normalized": share, "low": float(one), "high": float(other)}
-        for (head, share), raw, one, other in zip(scores.normalized().items(), scores.raw, low, high, strict=True)
-    ]
-    return {
+    facts: dict[str, Any] = {
         "method": scores.method,
         "order_by": "normalized" if scores.normalize else "score",
-        "heads": heads,
-        "order": [str(head) for head in scores.order()],
-        "convergence": vars(settled),
+        **scores.listed(),
     }
+    if "neurons" in scores.counted():
+        return facts
+    low, high = scores.intervals()
+    ends = {str(unit): (float(one), float(other)) for unit, one, other in zip(scores.units, low, high, strict=True)}
+    for row in (*facts["heads"], *facts.get("units", ())):
+        row["low"], row["high"] = ends[row.get("head") or row["sublayer"]]
+    order = {} if "units" in facts else {"order": [str(head) for head in scores.order()]}
+    return {**facts, **order, "convergence": vars(scores.convergence())}
 
 
 def _print(result: dict[str, Any], scores: Any) -> None:
     from headcount.cli.console import console, make_table
 
     title = f"{result['model']}, {scores.method} on {result['n']} examples"
-    table = make_table(title, "head", "score", "95% interval", "normalized")
-    by_name = {row["head"]: row for row in result["heads"]}
-    for name in reversed(result["order"]):
-        row = by_name[name]
-        interval = f"{row['low']:.4g} {row['high']:.4g}"
-        table.add_row(name, f"{row['score']:.4g}", interval, f"{row['normalized']:.3f}")
+    others = result.get("units", [])
+    rows = {row.get("head") or row["sublayer"]: row for row in (*result["heads"], *others) if "site" not in row}
+    ranked = [rows[name] for name in map(str, reversed(scores.order())) if name in rows]
+    if ranked:
+        intervals = ["95% interval"] if "low" in ranked[0] else []
+        table = make_table(title, "head" if not others else "unit", "score", *intervals, "normalized")
+        for row in ranked:
+            interval = [f"{row['low']:.4g} {row['high']:.4g}"] if intervals else []
+            name = row.get("head") or row["sublayer"]
+            table.add_row(name, f"{row['score']:.4g}", *interval, f"{row['normalized']:.3f}")
+        console.print(table)
+        console.print(f"Most important first, by the {'normalized ' if scores.normalize else ''}score.")
+    if neurons := [row for row in others if "site" in row]:
+        _print_neurons(title, neurons)
+    if settled := result.get("convergence"):
+        _print_convergence(settled)
+
+
+def _print_neurons(title: str, sites: list[dict[str, Any]]) -> None:
+    """A row per site: there are too many neurons for one each."""
+    import numpy as np
+
+    from headcount.cli.console import console, make_table
+
+    limit = NEAR_ZERO * float(np.mean(np.abs(np.concatenate([row["score"] for row in sites]))))
+    table = make_table(title, "site", "neurons", "sum", "median", "90%", "largest", "near zero")
+    for row in sites:
+        scores = np.array(row["score"])
+        middle, high, most = np.quantile(scores, (0.5, 0.9, 1))
+        near = f"{np.mean(np.abs(scores) <= limit):.0%}"
+        numbers = (f"{value:.3g}" for value in (scores.sum(), middle, high, most))
+        table.add_row(row["site"], f"{len(scores):,}", *numbers, near)
     console.print(table)
-    console.print(f"Most important first, by the {'normalized ' if scores.normalize else ''}score.")
-    settled = result["convergence"]
+    console.print(f"Scores of neurons by site; near zero is at most {NEAR_ZERO:.0%} of the mean neuron's score.")
+
+
+def _print_convergence(settled: dict[str, Any]) -> None:
+    from headcount.cli.console import console
+
     if settled["stable_at"] is not None:
         console.print(
             f"The order is stable: two estimates from {settled['stable_at']} examples each agree (Spearman r "

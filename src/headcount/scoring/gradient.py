@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headcount.errors import HeadcountError, unknown
 from headcount.heads import Head
-from headcount.scoring.per_example import PassOptions, collect, collect_sums, needs_task_head, units_to_score
+from headcount.scoring.per_example import PassOptions, collect, needs_task_head, units_to_score
 from headcount.structure import Anatomy, AttentionSite, FeedForwardSite, Site, anatomy, device_of
 from headcount.tasks import Batch, Task, digest
 
@@ -28,23 +28,38 @@ if TYPE_CHECKING:
 
 PER = ("example", "token", "batch")
 BATCH = 32  # examples, in the order of the data
+Units = str | Iterable[str]  # heads, neurons, sublayers
 
 
 def gradient(
-    model: nn.Module, task: Task, *, per: str = "example", batch: int = BATCH, **how: Unpack[PassOptions]
+    model: nn.Module,
+    task: Task,
+    *,
+    units: Units = "heads",
+    per: str = "example",
+    batch: int = BATCH,
+    **how: Unpack[PassOptions],
 ) -> np.ndarray:
-    """I_h = E_x |dL(x)/dxi_h| (M19 eq. 2), its terms: (examples, heads).
+    """I_u = E_x |dL(x)/dxi_u| (M19 eq. 2), its terms: (examples, units), or with neurons among them (1, units).
 
     per: what the absolute value is taken of. "example" is the paper's; "token" takes it for each token and sums over
         the tokens, as the authors' code does; "batch" takes it of the mean over `batch` examples, as public toolkits
-        do: gradients of opposite sign cancel out.
+        do: gradients of opposite sign cancel out. The last two are for heads.
     how: the options of the pass.
     """
-    if per == "token":
-        return collect(model, task, _token_sums, what="gradient", **how)
     if per not in PER:
         raise HeadcountError(unknown("per", per, PER))
-    signed = head_gradients(model, task, **how)
+    asked = anatomy(model, units).asked
+    if per != "example" and asked != ("heads",):
+        raise HeadcountError(
+            f"per={per!r} scores attention heads only, not {' and '.join(asked)}",
+            advice="choose {per} example, or {units} heads",
+        )
+    if per == "token":
+        return collect(model, task, _token_sums, what="gradient", **how)
+    if "neurons" in asked:
+        return unit_moments(model, task, asked, **how).absolute[None]
+    signed = head_gradients(model, task, units=asked, **how)
     if per == "example":
         return np.abs(signed)
     starts = np.arange(0, len(signed), batch)
@@ -52,14 +67,15 @@ def gradient(
     return np.abs(np.add.reduceat(signed, starts, axis=0) / sizes)  # (batches, H)
 
 
-def fisher(model: nn.Module, task: Task, **how: Unpack[PassOptions]) -> np.ndarray:
-    """The diagonal of the empirical Fisher information, E_x (dL(x)/dxi_h)^2, its terms: (examples, heads)."""
-    return head_gradients(model, task, **how) ** 2
+def fisher(model: nn.Module, task: Task, *, units: Units = "heads", **how: Unpack[PassOptions]) -> np.ndarray:
+    """The diagonal of the empirical Fisher information, E_x (dL(x)/dxi_u)^2: its terms, as for `gradient`."""
+    asked = anatomy(model, units).asked
+    if "neurons" in asked:
+        return unit_moments(model, task, asked, **how).squares[None]
+    return head_gradients(model, task, units=asked, **how) ** 2
 
 
-def head_gradients(
-    model: nn.Module, task: Task, *, units: str | Iterable[str] = "heads", **how: Unpack[PassOptions]
-) -> np.ndarray:
+def head_gradients(model: nn.Module, task: Task, *, units: Units = "heads", **how: Unpack[PassOptions]) -> np.ndarray:
     """dL(x)/dxi_u at xi = 1 for every example x and unit u, signed: (examples, units).
 
     >>> from headcount.tasks.toy import toy_classifier
@@ -68,8 +84,11 @@ def head_gradients(
 
     units: as for `anatomy`. For neurons, of which there are many thousands, take `unit_moments`.
     """
-    units_to_score(model, units)
-    return collect(model, task, partial(_example_gradients, units=units), what="gradient", **how)
+    asked = anatomy(model, units).asked
+    found = units_to_score(model, asked)
+    of_batch = partial(_example_gradients, units=asked)
+    columns = "" if asked == ("heads",) else digest(list(map(str, found)))
+    return collect(model, task, of_batch, what="gradient", signature=columns, **how)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +106,7 @@ class Moments:
     mean: np.ndarray
 
 
-def unit_moments(
-    model: nn.Module, task: Task, units: str | Iterable[str] = "heads", **how: Unpack[PassOptions]
-) -> Moments:
+def unit_moments(model: nn.Module, task: Task, units: Units = "heads", **how: Unpack[PassOptions]) -> Moments:
     """The moments of the gradients of all units: exact per-example gradients, of which only sums are kept.
 
     >>> from headcount.tasks.toy import toy_classifier
@@ -101,15 +118,15 @@ def unit_moments(
         of its heads or neurons.
     how: the options of the pass; the memory does not grow with the number of examples.
     """
-    asked = (units,) if isinstance(units, str) else tuple(units)
+    asked = anatomy(model, units).asked
     found = units_to_score(model, asked)
-    of_batch = partial(_example_gradients, units=asked)
-    sums = collect_sums(model, task, of_batch, what="gradient", signature=digest(list(map(str, found))), **how)
+    of_batch, columns = partial(_example_gradients, units=asked), digest(list(map(str, found)))
+    sums = collect(model, task, of_batch, what="gradient", sums=True, signature=columns, **how)
     mean, absolute, squares = sums / len(task)
     return Moments(found, len(task), absolute, squares, mean)
 
 
-def _example_gradients(model: Any, task: Task, batch: Batch, *, units: str | Iterable[str]) -> Tensor:
+def _example_gradients(model: Any, task: Task, batch: Batch, *, units: Units) -> Tensor:
     """(B, units)"""
     found = anatomy(model, units)
     sites = [site for site in found.sites if site.kept]

@@ -39,6 +39,8 @@ def collect(
     of_batch: Callable[[Any, Task, Batch], Tensor],
     *,
     what: str,
+    sums: bool = False,
+    signature: str = "",
     tokens: int = TOKENS,
     run: RunDirectory | None = None,
     progress: Progress | None = None,
@@ -47,45 +49,26 @@ def collect(
 
     >>> from headcount.tasks.toy import toy_classifier
     >>> model, task = toy_classifier()
-    >>> collect(model, task, lambda model, task, batch: task.outputs(model, batch).softmax(1), what="share").shape
+    >>> shares = lambda model, task, batch: task.outputs(model, batch).softmax(1)
+    >>> collect(model, task, shares, what="share").shape
     (2, 2)
+    >>> collect(model, task, shares, what="share", sums=True)[0].sum().round(6)
+    np.float64(2.0)
 
     of_batch: called with the model, frozen and in evaluation mode, the task and a batch on the model's device.
     what: the name of the values, in errors about values that are not finite, and of their shards in a run directory.
+    sums: return instead the sums over the examples of the values, of their absolute values and of their squares,
+        (3, …) in float64; no more than one batch's rows are ever held.
+    signature: of the columns; finished shards of others are not taken up.
     tokens, run, progress: see `PassOptions`.
     """
     task.check(model)
-    work = ExamplePass(of_batch, what, tokens)
-    return over_shards(work, model, task, masks=PASSES, directory=run, name=what, progress=progress)["rows"]
-
-
-def collect_sums(
-    model: Any,
-    task: Task,
-    of_batch: Callable[[Any, Task, Batch], Tensor],
-    *,
-    what: str,
-    signature: str = "",
-    tokens: int = TOKENS,
-    run: RunDirectory | None = None,
-    progress: Progress | None = None,
-) -> np.ndarray:
-    """Sums over all examples of the values, of their absolute values and of their squares, (3, …), in float64.
-
-    Like `collect`, but no more than one batch's rows are ever held.
-
-    >>> from headcount.tasks.toy import toy_classifier
-    >>> model, task = toy_classifier()
-    >>> collect_sums(model, task, lambda model, task, batch: task.outputs(model, batch).softmax(1), what="share").shape
-    (3, 2)
-
-    signature: says what the columns are; shards of other columns are not taken up.
-    """
-    task.check(model)
-    work = SumPass(of_batch, what, tokens)
-    return over_shards(
-        work, model, task, masks=PASSES, directory=run, name=f"{what}-sums", signature=signature, progress=progress
-    )["sums"]
+    work = (SumPass if sums else ExamplePass)(of_batch, what, tokens)
+    found = over_shards(
+        work, model, task,
+        masks=PASSES, directory=run, name=f"{what}-sums" if sums else what, signature=signature, progress=progress,
+    )  # fmt: skip
+    return found["sums" if sums else "rows"]
 
 
 @dataclass(frozen=True)
