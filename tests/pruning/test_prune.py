@@ -118,7 +118,7 @@ def test_shared_rows_are_dropped_from_the_later_data(model):
     pruned = prune(model, score, select, test, heads=2, overlap="drop")
     apart = prune(model, score, classification(1, 12), classification(2, 12), heads=2)
     assert (pruned.removed, pruned.before, pruned.after) == (apart.removed, apart.before, apart.after)
-    for remark, fact in zip(pruned.remarks, ("2 of 14", "1 of 17", "4 of 16"), strict=True):
+    for remark, fact in zip(pruned.remarks, ("2 of 14", "1 of 17", "4 of 16", "Only heads"), strict=True):
         assert remark.startswith(fact)
         assert remark in pruned.report()
     with pytest.raises(BadData, match=r"all 12 .* the score data"):
@@ -155,7 +155,8 @@ def pruned(metric, before, after, max_drop, found, n=100):
     """A result with these scores and this outcome of the test; nothing was removed."""
     return Pruned(
         JOBS["classifier"][0](), (), metric, before=before, after=after, change=after - before, low=0.0, high=0.0,
-        max_drop=max_drop, verdict=found, test_n=n, parameters_before=1, parameters_after=1, speed=None,
+        max_drop=max_drop, verdict=found, test_n=n, parameters_before=1, parameters_after=1,
+        flops_before=2, flops_after=1, saved={}, speed=None,
         settings=Pruning(max_drop=max_drop),
     )  # fmt: skip
 

@@ -63,9 +63,9 @@ class Calibration:
         handed_on = forward.handed_on(site, self.norms.get(site.name))
         for targets, used in zip(self.targets, self.used, strict=True):
             context, now = next(handed_on)
-            target, chosen = targets[site.name].double(), used[site.name].to(self.device)
-            units = target.new_zeros(len(target), 0) if context is None else context[chosen].cpu().double()
-            yield units, target - (site.output.bias.detach() if now is None else now[chosen]).cpu().double()
+            target, chosen = targets[site.name].float(), used[site.name].to(self.device)
+            units = target.new_zeros(len(target), 0) if context is None else context[chosen].cpu().float()
+            yield units, target - (site.output.bias.detach() if now is None else now[chosen]).cpu().float()
 
     def _record(self, whole: nn.Module, batch: Batch, sites: Sequence[Site]) -> None:
         seen = _Recorder(self.norms)

@@ -140,7 +140,7 @@ def _refuse_without_bias(sites: list[Site]) -> None:
 
 @dataclass
 class NormalEquations:
-    """Sums over rows of X^T X and X^T Y: all that a regression needs of them."""
+    """Sums over rows of X^T X and X^T Y: all that a regression needs of them. Added up in double precision."""
 
     gram: Tensor  # (k, k)
     right: Tensor  # (k, d)
