@@ -1,5 +1,7 @@
 """The table of benchmarks/pruning on a tiny model: resumed part by part, paired with the baselines, pooled honestly."""
 
+import doctest
+import importlib
 import json
 
 import numpy as np
@@ -180,3 +182,10 @@ def test_a_mean_over_speeds_is_the_mean_of_the_differences():
     assert each[0].change == pytest.approx(100 * (ours[0][:, 1].mean() - theirs[0][:, 1].mean()))
     assert mean.low < mean.change < mean.high
     assert mean.p < 0.05
+
+
+@pytest.mark.parametrize("name", ["judge", "kwon", "show", "textpruner"])
+def test_examples(name):
+    found = doctest.testmod(importlib.import_module(f"benchmarks.pruning.{name}"))
+    assert found.attempted
+    assert not found.failed
