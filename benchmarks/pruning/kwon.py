@@ -51,11 +51,14 @@ class Kwon:
         self.targets = Targets(model, task)
 
     def prune(self, ratio: float) -> Any:
-        """A copy with `ratio` times fewer FLOPs."""
-        return self.cut(ratio)[0]
+        """A copy with `ratio` times fewer FLOPs; prints where mask tuning stopped, if it did."""
+        smaller, _, stopped = self.cut(ratio)
+        if stopped:
+            print(f"# Kwon at {ratio:g}: mask tuning stopped at {stopped}, beyond {RANGE:g}", flush=True)
+        return smaller
 
-    def cut(self, ratio: float, *, rearranged: bool = True, tuned: bool = True) -> tuple[Any, dict[Head, float]]:
-        """The smaller copy, and the value of every mask that was kept."""
+    def cut(self, ratio: float, *, rearranged: bool = True, tuned: bool = True) -> tuple[Any, dict[Head, float], str]:
+        """The smaller copy, the value of every mask that was kept, and the site at which tuning stopped, or ""."""
         sites = {site.name: site for site in anatomy(self.model, UNITS).sites}
         units = sum(self.costs[name] * len(site.kept) for name, site in sites.items())
         importance = {name: (rows**2).mean(0) for name, rows in self.gradients.items()}
@@ -69,9 +72,9 @@ class Kwon:
             if not stays
         ]
         smaller = remove(self.model, off)
-        values = tune(smaller, self.targets) if tuned else {}
+        values, stopped = tune(smaller, self.targets) if tuned else ({}, "")
         ones = {head: 1.0 for site in anatomy(smaller, UNITS).sites for head in site.heads}
-        return smaller, ones | values
+        return smaller, ones | values, stopped
 
 
 def mask_gradients(model: Any, task: Task) -> dict[str, np.ndarray]:
@@ -222,10 +225,11 @@ def _used(site: str, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def tune(smaller: Any, targets: Targets) -> dict[Head, float]:
+def tune(smaller: Any, targets: Targets) -> tuple[dict[Head, float], str]:
     """Stage 4, in place: rescale the units left, site by site as they run, each by its own least squares.
 
-    Returns the value of every unit that was rescaled.
+    Returns the value of every unit that was rescaled, and the site at which a value left the range, or "": as the paper
+    does, the masks of that site and of those after it stay 1.
     """
     sites = {site.name: site for site in anatomy(smaller, UNITS).sites}
     stream = Stream(smaller.eval(), targets.task, targets.batches, [sites[name] for name in targets.order])
@@ -244,10 +248,10 @@ def tune(smaller: Any, targets: Targets) -> dict[Head, float]:
             cross += context[used].T @ missing
         scales = least_squares(gram, cross, columns.double(), site.width)
         if scales.abs().max() > RANGE:
-            break  # as the paper does: the masks of this layer and of those after it stay 1
+            return values, name
         columns *= scales.repeat_interleave(site.width).to(columns)
         values |= dict(zip(site.heads, scales.tolist(), strict=True))
-    return values
+    return values, ""
 
 
 def least_squares(gram: Tensor, cross: Tensor, columns: Tensor, width: int, damping: float = DAMPING) -> Tensor:

@@ -126,7 +126,8 @@ def test_the_smaller_model_is_the_whole_one_under_the_tuned_masks(kwon, job):
     method = kwon.Kwon(model, task, batch)
     before, costs = kwon.flops_by_unit(model, task, batch)
     for ratio in (1.2, 1.5):
-        smaller, values = method.cut(ratio)
+        smaller, values, stopped = method.cut(ratio)
+        assert not stopped
         after, _ = kwon.flops_by_unit(smaller, task, batch)
         assert 0 <= before / ratio - after <= 2 * max(costs.values())
         xi = {head: values.get(head, 0.0) for head in anatomy(model, UNITS).units}
@@ -142,7 +143,7 @@ def test_the_smaller_model_is_the_whole_one_under_the_tuned_masks(kwon, job):
 def test_tuning_brings_sublayers_closer_and_leaves_a_whole_model_alone(kwon, job):
     model, task = job
     method = kwon.Kwon(model, task, task.batch([0, 1]))
-    _, values = method.cut(1.0)
+    _, values, _ = method.cut(1.0)
     assert max(abs(value - 1) for value in values.values()) < 1e-3
 
     def distance(smaller):
@@ -158,3 +159,18 @@ def test_tuning_brings_sublayers_closer_and_leaves_a_whole_model_alone(kwon, job
 def test_other_layouts_are_refused(kwon):
     with pytest.raises(HeadcountError, match="gpt2"):
         kwon.Kwon(tiny_models.gpt_classifier(), toy_jobs.classification(), None)
+
+
+def test_tuning_stops_where_a_value_leaves_the_range(kwon, monkeypatch):
+    model, task = tiny_models.bert(pad_token_id=0, initializer_range=0.3), toy_jobs.classification(n=24)
+    method = kwon.Kwon(model, task, task.batch([0, 1]))
+    _, tuned, _ = method.cut(1.4)
+    largest = {site: max(abs(v) for head, v in tuned.items() if head.site == site) for site in method.targets.order}
+    order = method.targets.order
+    place = max(range(len(order)), key=lambda i: largest[order[i]])
+    assert place  # not the first: there is something to tune before it
+    monkeypatch.setattr(kwon, "RANGE", max(largest[name] for name in order[:place]) + 1e-6)
+    _, values, stopped = method.cut(1.4)
+    assert stopped == order[place]
+    for head, value in values.items():
+        assert value == (pytest.approx(tuned[head]) if order.index(head.site) < place else 1)
