@@ -51,7 +51,7 @@ class Parts:
     def read(self, method: str, ratio: float) -> dict[str, Any] | None:
         """A finished part, with its statistics (N, S) if there are any; None if it is to be measured (again)."""
         found = read_object(self._file(method, ratio))
-        if found is None or found["signature"] != self.signature:
+        if found is None or found["signature"] != self._signed(method, ratio):
             return None
         if "score" in found:
             with np.load(self._file(method, ratio).with_suffix(".npz")) as arrays:
@@ -60,7 +60,8 @@ class Parts:
 
     def measure(self, method: str, ratio: float, make: Callable[[float], Any]) -> dict[str, Any]:
         """Make the smaller model, measure it, and keep the part; a ratio out of a method's reach is a finding too."""
-        result: dict[str, Any] = {"data": self.data.key, "method": method, "asked": ratio, "signature": self.signature}
+        result: dict[str, Any] = {"data": self.data.key, "method": method, "asked": ratio}
+        result["signature"] = self._signed(method, ratio)
         started = time.perf_counter()
         try:
             smaller = make(ratio)
@@ -75,6 +76,13 @@ class Parts:
             np.savez_compressed(self._file(method, ratio).with_suffix(".npz"), statistics=statistics)
         write_whole(self._file(method, ratio), to_json(result).encode())  # last: a part that is there is whole
         return self.read(method, ratio) or result
+
+    def _signed(self, method: str, ratio: float) -> dict[str, Any]:
+        """What a part depends on; TextPruner's, on the data that it was run on, too."""
+        if method != "textpruner":
+            return self.signature
+        found = textpruner.written(self.data, self.results, ratio) or {}
+        return {**self.signature, **{name: found.get(name) for name in ("fingerprint", "scored")}}
 
     def _file(self, method: str, ratio: float) -> Path:
         return self.folder / f"{method}-{ratio:g}.json"

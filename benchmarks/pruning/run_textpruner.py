@@ -20,7 +20,8 @@ def main(job, model, out):
         if file.exists() and json.loads(file.read_text())["fingerprint"] == job["fingerprint"]:
             continue
         found = pruned(job, model, heads, neurons, out / "cache")
-        content = {"sizes": [heads, neurons], "fingerprint": job["fingerprint"], **found}
+        scored = len(job["score"]["labels"])
+        content = {"sizes": [heads, neurons], "scored": scored, "fingerprint": job["fingerprint"], **found}
         whole = file.with_suffix(".part")
         whole.write_text(json.dumps(content))
         whole.replace(file)  # a file that is there is whole

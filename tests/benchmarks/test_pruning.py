@@ -120,6 +120,12 @@ def test_textpruner_is_read_from_what_it_wrote(benchmark, tmp_path, capsys):
     assert "TextPruner has not been run on sst2 at 1.2" in capsys.readouterr().out
     assert results["versus"][0]["data"]["SST2"].keys() == {"1.5", "mean"}
 
+    benchmark.made.clear()
+    written["fingerprint"]["score"] = "more examples"
+    (place / "1.5.json").write_text(json.dumps(written))
+    run(benchmark, tmp_path, "--data", "sst2", "--methods", "ours,textpruner")
+    assert benchmark.made == [("sst2", "textpruner", 1.5)]  # TextPruner was run again
+
     written["fingerprint"]["test"] = "other"
     (place / "1.5.json").write_text(json.dumps(written))
     with pytest.raises(textpruner.HeadcountError, match=r"1\.5\.json"):
