@@ -5,6 +5,7 @@
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
 read, none of its code is run. The epoch with the best dev score is kept; with `--keep last` no choice is made on the
 dev data, so that it remains held-out data. Scores vary with `--seed`; the dev score of every epoch is printed.
+Labels can be numbers or names; names are numbered in sorted order and written into the model's configuration.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import torch
 from recipes.asking import amount, count, in_one_sentence, place
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from headcount.errors import HeadcountError, first_line
+from headcount.errors import BadData, HeadcountError, first_line
 from headcount.evaluation import evaluate
 from headcount.surgery import refuse_strangers, save
-from headcount.tasks import load_task
+from headcount.tasks import Classification, load_task
 from headcount.training import fit
 
 
@@ -30,8 +31,9 @@ def main(args: Sequence[str] | None = None) -> None:
     options = arguments(args)
     refuse_strangers(place(options.out))  # before the training, not after it
     torch.manual_seed(options.seed)
-    model, tokenizer = read_encoder(encoder_directory(options.encoder), options)
-    columns = {"text": options.text, "pair": options.pair, "label": options.label, "metric": options.metric}
+    columns = {"text": options.text, "pair": options.pair, "label": options.label}
+    model, tokenizer = read_encoder(encoder_directory(options.encoder), columns, options)
+    columns["metric"] = options.metric
     train, dev = (
         load_task("classification", data, tokenizer, model, limit=options.limit, **columns)
         for data in (options.train, options.dev)
@@ -41,11 +43,16 @@ def main(args: Sequence[str] | None = None) -> None:
     train_and_keep(model, tokenizer, train, dev, options)
 
 
-def read_encoder(source: str, options: argparse.Namespace) -> tuple[Any, Any]:
-    """The pretrained model with a new classifier on top, and its tokenizer."""
-    settings = {"num_labels": options.labels, "dtype": torch.float32}
+def read_encoder(source: str, columns: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any]:
+    """The pretrained model with a new classifier on top, whose classes are the training data's, and its tokenizer."""
+    settings: dict[str, Any] = {"num_labels": options.labels or 2, "dtype": torch.float32}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        names = Classification(options.train, tokenizer, **columns).guessed  # {} if the labels are numbers
+        if names and options.labels not in (None, len(names)):
+            raise BadData(f"{options.train} has {len(names)} classes ({', '.join(names)}), not {options.labels}")
+        if names:
+            settings |= {"num_labels": len(names), "label2id": names, "id2label": {i: n for n, i in names.items()}}
         model = AutoModelForSequenceClassification.from_pretrained(source, trust_remote_code=False, **settings)
     except (OSError, ValueError) as error:
         raise HeadcountError(f"{source} cannot be loaded as a classifier: {first_line(error)}") from error
@@ -95,7 +102,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     for name in ("--text", "--pair", "--label"):
         parser.add_argument(name, help="column, by name or number; guessed if left out")
     parser.add_argument("--metric", default="accuracy", help="accuracy, f1, f1_macro or matthews")
-    parser.add_argument("--labels", type=count(2), default=2, help="how many classes")
+    parser.add_argument("--labels", type=count(2), help="how many classes: 2, or as many as the data has names")
     parser.add_argument("--epochs", type=count(), default=3)
     parser.add_argument("--tokens", type=count(), default=1024, help="per batch, with padding")
     parser.add_argument("--lr", type=amount(), default=1e-4)

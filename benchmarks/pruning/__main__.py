@@ -1,79 +1,156 @@
-"""Metric against share pruned, for ways to choose heads, and how often `prune --max-drop` keeps its promise.
+"""Test score against FLOPs and measured speed: headcount beside Kwon et al. 2022 and TextPruner, without training.
 
-    python -m benchmarks.pruning                      the two models of the shared directory
-    python -m benchmarks.pruning --models DIR         and DIR/cola and DIR/mrpc, made by recipes/finetune_classifier.py
-    python -m benchmarks.pruning --jobs jobs.json     others: a list of objects like those in jobs.py
-    python -m benchmarks.pruning --only SST-2 --json sst2.json     one of them; several of these files make one table:
-    python -m benchmarks.pruning --merge sst2.json multi30k.json
-    python -m benchmarks.pruning --cost               what importance costs beside a training step
+    python -m benchmarks.pruning --models DIR --out RESULTS --data sst2,mrpc,cola,snli,translator \\
+        --speedups 1.25,1.5,2,2.4,3 --methods heads,neurons,ours,kwon,textpruner
 
-Heads are scored, and compensated for, on training data alone; every score below is on held-out data. The promise: that
-data is split in half at random, many times; one half selects the largest cut within the budget, the other tests whether
-the drop is within it.
+DIR has the models mrpc, cola and snli, made by recipes/finetune_classifier.py. Units are scored and calibrated on
+training data; the test data gives the score only, and nothing is chosen on it. Every part (a data set, a method, a
+speed) is kept in RESULTS: the same command resumes, and prints and writes the table (table.md, table.json) of all parts
+that are there. TextPruner runs in an environment of its own: see benchmarks/pruning/textpruner.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import gc
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
-from benchmarks.pruning.jobs import JOBS
-from benchmarks.pruning.measure import ROWS, cost, run
-from benchmarks.pruning.show import show
+from benchmarks.pruning import textpruner
+from benchmarks.pruning.data import JOBS, Data, read, where
+from benchmarks.pruning.judge import Difference, difference, pooled
+from benchmarks.pruning.methods import BASELINES, METHODS, OURS, maker
+from benchmarks.pruning.parts import WHOLE, Parts, Timing
+from benchmarks.pruning.show import tables
+from headcount.errors import HeadcountError
+from headcount.files import to_json, write_whole
 
 
-def main() -> None:
-    options = arguments()
-    options.rows = {row: ROWS[row] for row in (options.rows.split(",") if options.rows else ROWS)}
+def main(args: Sequence[str] | None = None) -> None:
+    options = arguments(args)
     torch.set_num_threads(options.threads)
-    if options.merge:
-        show([one for file in options.merge for one in json.loads(Path(file).read_text())])
-        return
-    jobs = json.loads(Path(options.jobs).read_text()) if options.jobs else JOBS
-    jobs = [job for job in jobs if options.only in (None, job["name"])]
-    for job in jobs:
-        if "made" in job and options.models is not None:
-            job["model"] = Path(options.models, job["made"]).absolute()
-        elif "made" in job:
-            print(f"# {job['name']} is left out: its model is to be made first, see --models")
-    jobs = [job for job in jobs if "model" in job]
-    if options.cost:
-        for job in jobs:
-            print(cost(job, options))
-        return
-    results = [run(job, options) for job in jobs]
-    show(results)
-    if options.statistics:
-        arrays = {f"{one['name']}/{share:g}": values for one in results for share, values in one["path"].items()}
-        np.savez_compressed(options.statistics, **arrays)
-    if options.json:
-        kept = ("name", "n", "base", "points", "rows", "versus", "promises")
-        saved = [{key: one[key] for key in kept if key in one} for one in results]
-        Path(options.json).write_text(json.dumps(saved, indent=2, default=float))
+    results: dict[str, Any] = {"data": [], "versus": []}
+    compared: dict[str, dict[str, dict[str, Difference]]] = {method: {} for method in BASELINES}
+    for key in options.data:
+        if where(key, options.models) is None:
+            print(f"# {key} is left out: recipes/finetune_classifier.py makes its model", flush=True)
+            continue
+        data = read(key, options.models, examples=options.examples, limit=options.limit, seed=options.seed)
+        found = measured(data, options)
+        results["data"].append(rows(data, found, options))
+        for method in BASELINES:
+            if one := against(method, data, found, options.speedups):
+                compared[method][data.name] = one
+        del data, found
+        gc.collect()
+    results["versus"] = [compare(method, by_data, options.speedups) for method, by_data in compared.items() if by_data]
+    text = tables(results)
+    write_whole(options.out / "table.md", text.encode())
+    write_whole(options.out / "table.json", to_json(results).encode())
+    print(text)
 
 
-def arguments() -> argparse.Namespace:
+def measured(data: Data, options: argparse.Namespace) -> dict[tuple[str, float], dict[str, Any]]:
+    """Every part of one data set: read, or measured now."""
+    parts = Parts(data, options.out, Timing(options.clock, options.threads, options.rounds))
+    found = {(WHOLE, 1.0): parts.read(WHOLE, 1) or parts.measure(WHOLE, 1, lambda ratio: data.model)}
+    for method in options.methods:
+        make = None
+        for ratio in options.speedups:
+            part = parts.read(method, ratio)
+            if part is None:
+                if method == "textpruner" and textpruner.written(data, options.out, ratio) is None:
+                    print(f"# TextPruner has not been run on {data.key} at {ratio:g}", flush=True)
+                    continue
+                make = make or maker(method, data, options.out)
+                part = parts.measure(method, ratio, make)
+                print(f"# {data.key}, {method}, {ratio:g}: {part.get('score', part.get('remark'))}", flush=True)
+            found[method, ratio] = part
+    return found
+
+
+def rows(data: Data, found: dict[tuple[str, float], dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+    """One data set of the table: by speed, then by method, each with its change from the whole model."""
+    metric, whole = data.test.metric, found[WHOLE, 1.0]
+    listed = []
+    for ratio in options.speedups:
+        for method in options.methods:
+            row = dict(found.get((method, ratio), {}))
+            if "score" in row:
+                ours = [row.pop("statistics")]
+                row["change"] = asdict(difference([whole["statistics"]], ours, metric, whole["score"]))
+            if row:
+                listed.append(row)
+    plain = {name: value for name, value in whole.items() if name != "statistics"}
+    return {"name": data.name, "whole": plain, "rows": listed}
+
+
+def against(
+    method: str, data: Data, found: dict[tuple[str, float], dict[str, Any]], speedups: Sequence[float]
+) -> dict[str, Difference]:
+    """Ours against a baseline at every speed that both reached, and in the mean over these speeds."""
+    both = [ratio for ratio in speedups if all("score" in found.get((one, ratio), {}) for one in (OURS, method))]
+    if not both:
+        return {}
+    theirs, ours = ([found[one, ratio]["statistics"] for ratio in both] for one in (method, OURS))
+    metric, base = data.test.metric, found[WHOLE, 1.0]["score"]
+    each = {f"{ratio:g}": difference([a], [b], metric, base) for ratio, a, b in zip(both, theirs, ours, strict=True)}
+    return {**each, "mean": difference(theirs, ours, metric, base)}
+
+
+def compare(method: str, by_data: dict[str, dict[str, Difference]], speedups: Sequence[float]) -> dict[str, Any]:
+    """Pooled over data sets: at each speed, and for the mean of the speeds, whose tests are not independent."""
+    together = {}
+    for speed in [*(f"{ratio:g}" for ratio in speedups), "mean"]:
+        if tests := [found[speed] for found in by_data.values() if speed in found]:
+            together[speed] = asdict(pooled(tests))
+    data = {name: {speed: asdict(one) for speed, one in found.items()} for name, found in by_data.items()}
+    return {"method": OURS, "against": method, "speeds": list(speedups), "data": data, "pooled": together}
+
+
+def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", help="JSON file; paths in it are relative to the shared directory")
-    parser.add_argument("--models", help="directory with the models cola and mrpc")
-    parser.add_argument("--only", help="the job of this name alone")
-    parser.add_argument("--merge", nargs="+", metavar="JSON", help="print the table of these results of --json")
-    parser.add_argument("--score", type=int, default=1024, help="examples that heads are scored on")
-    parser.add_argument("--limit", type=int, help="evaluate on at most this many examples")
-    parser.add_argument("--rows", help="only these rows of the table, with commas between them")
-    parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--models", type=Path, help="directory with the models mrpc, cola and snli")
+    parser.add_argument("--out", type=Path, required=True, help="directory of the results")
+    parser.add_argument("--data", type=names(JOBS), default=list(JOBS), help=",".join(JOBS))
+    parser.add_argument("--methods", type=names(METHODS), default=list(METHODS), help=",".join(METHODS))
+    parser.add_argument("--speedups", type=ratios, default=[1.25, 1.5, 2, 2.4, 3], help="how many times fewer FLOPs")
+    parser.add_argument("--examples", type=int, default=2048, help="training examples to score and calibrate on")
+    parser.add_argument("--limit", type=int, help="at most this many test examples, to try it out")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cost", action="store_true")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", help="file for the results")
-    parser.add_argument("--statistics", help="npz file for the default's statistics of every example")
-    return parser.parse_args()
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a machine with other users")
+    parser.add_argument("--rounds", type=int, default=9, help="of timing")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(args)
+
+
+def names(known: Any) -> Any:
+    """Names with commas between them, each one known."""
+
+    def read_names(text: str) -> list[str]:
+        given = text.split(",")
+        for name in given:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return given
+
+    return read_names
+
+
+def ratios(text: str) -> list[float]:
+    values = [float(part) for part in text.split(",")]
+    if min(values) <= 1:
+        raise argparse.ArgumentTypeError(f"each must be above 1, not {min(values):g}")
+    return values
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HeadcountError as error:
+        sys.exit(f"error: {error}")

@@ -1,69 +1,75 @@
-"""From statistics to judgements: the default against M19's order, and promises kept."""
+"""Ours against a baseline on the same test examples: intervals per data set, and Stouffer's test over all of them."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from scipy import stats as scipy_stats
 
-from headcount.pruning.cut_size import Budget, largest_within
-from headcount.stats.bootstrap import paired_bootstrap
+from headcount.stats import paired_bootstrap
+from headcount.tasks import Metric
 
-SHARES = (0.7, 0.8, 0.9)
-BUDGETS, CAUTIONS = (0.5, 1.0, 2.0, 5.0), (0.0, 1.0)  # of the promises, in points and standard errors
-DEFAULT, MICHEL = "default", "M19"
-
-
-def versus(result: dict[str, Any]) -> dict[str, Any]:
-    """The default against M19's order on the same examples, in points: at each share, and their mean."""
-    metric, ours, theirs = result["metric"], result["statistics"][DEFAULT], result["statistics"][MICHEL]
-    sign = (1.0 if metric.higher_is_better else -1.0) / (metric.points * (result["base"] if metric.relative else 1.0))
-    width = ours[SHARES[0]].shape[1]
-
-    def mean_points(sums: np.ndarray) -> np.ndarray:
-        parts = [metric.of_sums(sums[..., k * width : (k + 1) * width]) for k in range(sums.shape[-1] // width)]
-        return sign * np.mean(parts, axis=0)
-
-    found = {}
-    for shares in (*((share,) for share in SHARES), SHARES):
-        base, other = (np.concatenate([each[share] for share in shares], axis=1) for each in (theirs, ours))
-        test = paired_bootstrap(base, other[None], mean_points, resamples=5000)
-        name = f"{shares[0]:.0%}" if len(shares) == 1 else "mean"
-        spread = float(test.high[0] - test.low[0]) / 3.92
-        found[name] = {
-            "change": float(test.change[0]), "low": float(test.low[0]), "high": float(test.high[0]),
-            "p": float(test.p[0]), "error": spread,
-        }  # fmt: skip
-    return found
+RESAMPLES = 10_000
 
 
-def promises(result: dict[str, Any], points: float, splits: int, caution: float) -> dict[str, float]:
-    """Over random splits: how often the other half's drop was within the budget, and shown to be beyond it."""
-    metric = result["metric"]
-    shares = sorted(share for share in result["path"] if share > 0)
-    kept = broken = chosen_any = 0
-    removed = []
-    for seed in range(splits):
-        order = np.random.default_rng(seed).permutation(result["n"])
-        for select, held_out in ((order[::2], order[1::2]), (order[1::2], order[::2])):
-            base = result["whole"][select]
-            budget = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
-            cut = np.stack([result["path"][share][select] for share in shares])
-            test = paired_bootstrap(base, cut, metric.of_sums, resamples=200)
-            drops = -test.change if metric.higher_is_better else test.change
-            errors = ((test.high - test.low) / 3.92).tolist()
-            best = largest_within(drops.tolist(), errors, budget.allowed, caution)
-            if best is None:  # nothing is cut, and nothing promised
-                continue
-            chosen_any += 1
-            removed.append(shares[best])
-            base, after = result["whole"][held_out], result["path"][shares[best]][held_out]
-            limit = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
-            tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=500)
-            kept += int(limit.drop(float(metric.of_sums(after.sum(0)))) <= limit.allowed)
-            worst = -tested.high[0] if metric.higher_is_better else tested.low[0]
-            broken += int(worst > limit.allowed)
-    return {
-        "points": points, "caution": caution, "runs": 2 * splits, "cut": chosen_any, "kept": kept,
-        "shown_broken": broken, "mean_share": float(np.mean(removed)) if removed else 0.0,
-    }  # fmt: skip
+@dataclass(frozen=True)
+class Difference:
+    """Ours minus theirs, in points, with its 95% interval and p; positive is better for us. z: p as a signed normal."""
+
+    change: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def z(self) -> float:
+        return math.copysign(float(scipy_stats.norm.isf(self.p / 2)), self.change)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Several independent paired tests as one."""
+
+    z: float
+    p: float
+    tests: int
+
+
+def difference(
+    theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray], metric: Metric, base: float, resamples: int = RESAMPLES
+) -> Difference:
+    """The mean difference over several speeds, resampling the examples once for all of them.
+
+    >>> right = np.array([1.0] * 80 + [0.0] * 20)
+    >>> ours, theirs = (np.stack([np.ones(100), each], axis=1) for each in (right, np.roll(right, 10) * right))
+    >>> accuracy = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0], points=0.01)
+    >>> round(difference([theirs], [ours], accuracy, base=0.8, resamples=1000).change, 6)
+    10.0
+
+    theirs, ours: at each speed, the statistics of every example (N, S). base: the whole model's score, for metrics
+    whose points are shares of it.
+    """
+    points = metric.points * (base if metric.relative else 1.0)
+    sign = 1.0 if metric.higher_is_better else -1.0
+    before, after = (np.concatenate(each, axis=1) for each in (theirs, ours))  # (N, speeds * S)
+    of_sums = partial(_mean_score, metric=metric, speeds=len(ours), scale=sign / points)
+    test = paired_bootstrap(before, after[None], of_sums, resamples=resamples)
+    return Difference(*(float(value[0]) for value in (test.change, test.low, test.high, test.p)))
+
+
+def _mean_score(sums: np.ndarray, metric: Metric, speeds: int, scale: float) -> np.ndarray:
+    return scale * np.mean([metric.of_sums(part) for part in np.split(sums, speeds, axis=-1)], axis=0)
+
+
+def pooled(differences: Sequence[Difference]) -> Pooled:
+    """Stouffer's test: the sum of independent z, which has variance k. Points of different metrics are never added.
+
+    >>> pooled([Difference(1.0, -0.2, 2.2, p=0.1), Difference(4.0, -0.5, 8.5, p=0.08)]).p.__round__(3)
+    0.016
+    """
+    z = sum(one.z for one in differences) / math.sqrt(len(differences))
+    return Pooled(z, 2 * float(scipy_stats.norm.sf(abs(z))), len(differences))

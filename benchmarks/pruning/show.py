@@ -1,53 +1,68 @@
-"""The tables, as docs/pruning.md has them."""
+"""The results in markdown: a table for each data set, and the comparisons with the baselines."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.pruning.judge import SHARES
+
+def tables(results: dict[str, Any]) -> str:
+    """All of it. results: what `benchmarks.pruning` writes as JSON."""
+    parts = [table(one) for one in results["data"]]
+    return "\n\n".join([*parts, *(versus(one) for one in results["versus"])]) + "\n"
 
 
-def show(results: list[dict[str, Any]]) -> None:
-    print_table(results)
-    if all(one["versus"] for one in results):
-        print_pooled(results)
-    if all("promises" in one for one in results):
-        print_promises(results)
+def table(one: dict[str, Any]) -> str:
+    """One data set: a row for each method and speed."""
+    whole = one["whole"]
+    lines = [
+        f"**{one['name']}**: {whole['metric']} on {whole['n']:,} examples; unpruned {score(whole['score'], whole)}",
+        "",
+        "| fewer FLOPs, asked | method | FLOPs | score | points | batch 1 | batch 16 |",
+        "|-|-|-|-|-|-|-|",
+    ]
+    for row in one["rows"]:
+        if "score" not in row:
+            lines.append(f"| {row['asked']:g} | {row['method']} | out of reach | | | | |")
+            continue
+        speeds = " | ".join(times(row["speed"][batch]) for batch in ("1", "16"))
+        lines.append(
+            f"| {row['asked']:g} | {row['method']} | {row['flops']:.2f} | {score(row['score'], row)} | "
+            f"{interval(row['change'])} | {speeds} |"
+        )
+    return "\n".join(lines)
 
 
-def print_table(results: list[dict[str, Any]]) -> None:
-    head = [f"{one['name']} {share:.0%}" for one in results for share in SHARES]
-    print(f"\n| | {' | '.join(head)} |\n|-|{'-|' * len(head)}")
-    whole = [_score(one["base"], one) if share == SHARES[0] else "" for one in results for share in SHARES]
-    print(f"| unpruned | {' | '.join(whole)} |")
-    for row in results[0]["rows"]:
-        cells = [_score(one["rows"][row][f"{share:.0%}"], one) for one in results for share in SHARES]
-        print(f"| {row} | {' | '.join(cells)} |")
+def versus(one: dict[str, Any]) -> str:
+    """Ours against one baseline: per data set and speed, and pooled over data sets."""
+    speeds = one["speeds"]
+    head = [*(f"{speed:g}" for speed in speeds), "mean"]
+    lines = [
+        f"**{one['method']} against {one['against']}**, in points (paired bootstrap, 95% interval)",
+        "",
+        f"| | {' | '.join(head)} |",
+        f"|-|{'-|' * len(head)}",
+    ]
+    for name, found in one["data"].items():
+        lines.append(f"| {name} | {' | '.join(interval(found.get(speed)) for speed in head)} |")
+    cells = [
+        f"z {pool['z']:+.1f}, p {pool['p']:.2g} ({pool['tests']})" if pool else ""
+        for pool in map(one["pooled"].get, head)
+    ]
+    lines.append(f"| pooled (Stouffer; data sets) | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def _score(value: float, result: dict[str, Any]) -> str:
-    return f"{value:.1f}" if result["points"] >= 1 else f"{value:.3f}"
+def interval(change: dict[str, float] | None) -> str:
+    """
+    >>> interval({"change": -0.43, "low": -1.2, "high": 0.31})
+    '-0.4 [-1.2 +0.3]'
+    """
+    return "" if change is None else f"{change['change']:+.1f} [{change['low']:+.1f} {change['high']:+.1f}]"
 
 
-def print_pooled(results: list[dict[str, Any]]) -> None:
-    print("\nThe default against M19's order, in points (paired bootstrap, 95% interval):")
-    for one in results:
-        for name, test in one["versus"].items():
-            print(
-                f"  {one['name']}, {name}: {test['change']:+.2f} [{test['low']:+.2f} {test['high']:+.2f}], "
-                f"p {test['p']:.4f}"
-            )
-    means = [one["versus"]["mean"] for one in results]
-    z = sum(test["change"] for test in means) / max(1e-12, sum(test["error"] ** 2 for test in means) ** 0.5)
-    print(f"  pooled over {len(means)} data sets and {len(SHARES)} shares: z = {z:+.1f}")
+def score(value: float, facts: dict[str, Any]) -> str:
+    return f"{value:.1f}" if facts["points"] >= 1 else f"{value:.3f}".removeprefix("0")
 
 
-def print_promises(results: list[dict[str, Any]]) -> None:
-    print("\nPromises of --max-drop, over random splits, each half testing once:")
-    for one in results:
-        for each in one["promises"]:
-            print(
-                f"  {one['name']}, {each['points']:g} points, caution {each['caution']:g}: {each['cut']} of "
-                f"{each['runs']} runs cut ({each['mean_share']:.0%} of the heads on average); "
-                f"held-out drop within the budget in {each['kept']}, shown to be beyond it in {each['shown_broken']}"
-            )
+def times(row: dict[str, float]) -> str:
+    return f"{row['speedup']:.2f} [{row['low']:.2f} {row['high']:.2f}]"

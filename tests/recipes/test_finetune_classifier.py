@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from headcount import Classification, evaluate, load, save
+from headcount import Classification, HeadcountError, evaluate, load, save
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
 
@@ -54,3 +54,18 @@ def test_the_best_epoch_or_the_last_one_is_kept(data, monkeypatch):
         files = ["--encoder", str(data / "encoder"), "--train", str(data / "train.tsv"), "--dev", str(data / "dev.tsv")]
         recipe.main([*files, "--out", str(data / keep), "--epochs", "3", "--keep", keep])
         assert kept.count(str(data / keep)) == wanted
+
+
+def test_labels_that_are_names_are_written_into_the_model(data):
+    for name in ("train", "dev"):
+        rows = [line.split("\t") for line in (data / f"{name}.tsv").read_text().splitlines()]
+        kinds = {"0": "dull", "1": "Fine"}
+        named = [f"{text}\t{'short' if text.count(' ') > 2 else kinds[label]}" for text, label in rows]
+        (data / f"{name}.tsv").write_text("\n".join(["text\tlabel", *named]))
+    load(data / "encoder").bert.save_pretrained(data / "encoder")  # the encoder alone, without its two classes
+    train(data, "model", "--epochs", "1")
+    config = load(data / "model").config
+    assert config.label2id == {"Fine": 0, "dull": 1, "short": 2}
+    assert config.id2label == {0: "Fine", 1: "dull", 2: "short"}
+    with pytest.raises(HeadcountError, match=r"3 classes .*\b4$"):
+        train(data, "other", "--labels", "4")
