@@ -7,6 +7,7 @@ import pytest
 import tiny_models
 from headcount import Scores, anatomy, load, save
 from headcount.runs import RunDirectory
+from headcount.structure import whole_anatomy
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
 
@@ -182,6 +183,20 @@ def test_prune_within_a_drop(headcount, place, tmp_path):
     assert len(anatomy(load(found["path"])).heads) == found["left"]
 
 
+def test_prune_takes_neurons_and_sublayers(headcount, place, tmp_path):
+    ask = prune_command(place, "--flops", "40%", "--out", tmp_path / "small")
+    found = answer(headcount(*ask, "--json"))
+    assert found["units"] == ["heads", "neurons"]
+    assert found["flops_after"] <= 0.6 * found["flops_before"]
+    left = {f"{row['kind']}.{row['layer']}": row["left"] for row in found["sites"]}
+    assert {site.name: len(site.kept) for site in whole_anatomy(load(found["path"])).sites} == left
+    said = headcount(*prune_command(place, "--flops", "40%", "--units", "sublayers", "--out", tmp_path / "shallow"))
+    assert said.code == 0, said.err
+    assert "encoder_ffn" in said.out
+    planned = headcount(*prune_command(place, "--flops", "40%", "--dry-run"))
+    assert "removable units" in planned.out
+
+
 def test_prune_says_what_it_did(headcount, place, tmp_path):
     result = headcount(*prune_command(place, "--heads", "50%", "--recover-epochs", 1, "--out", tmp_path / "small"))
     assert result.code == 0, result.err
@@ -227,6 +242,12 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
         (("--heads", "2", "--distill", "0.5", "--out", "small"), ("--distill", "--recover-epochs"), 2),
         (("--heads", "half", "--out", "small"), ("'half'", "50%"), 1),
         (("--max-drop", "1", "--step", "0", "--out", "small"), ("step is 0", "--step"), 1),
+        (("--flops", "99.9%", "--out", "small"), ("99.9% of the FLOPs", "neurons", "--flops"), 1),
+        (("--flops", "60%", "--units", "heads", "--out", "small"), ("60.0%", "heads", "--units"), 1),
+        (("--heads", "2", "--units", "heads,neurons", "--out", "small"), ("--params", "--flops"), 1),
+        (("--flops", "50%", "--units", "heads,neuron", "--out", "small"), ("'neuron'", "neurons"), 1),
+        (("--flops", "50%", "--cost", "watts", "--out", "small"), ("'watts'", "time"), 2),
+        (("--flops", "50%", "--kinds", "cross", "--out", "small"), ("'cross'", "encoder_ffn"), 1),
     ],
 )
 def test_prune_refusals(headcount, place, tmp_path, monkeypatch, more, facts, code):

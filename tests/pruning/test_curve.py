@@ -125,6 +125,12 @@ def test_an_interrupted_curve_resumes(model, tmp_path, monkeypatch, reestimate):
         pruning_curve(model, task, scores, 4, reestimate=reestimate, score_task=scoring, run=tmp_path / "run")
 
 
+def test_scores_of_neurons_are_refused(model):
+    scores = importance(model, classification(0, 12), units="heads,neurons")
+    with pytest.raises(HeadcountError, match=r"encoder_ffn\.0\.0"):
+        pruning_curve(model, classification(1, 12), scores)
+
+
 def test_scores_of_another_model_are_refused(model):
     task = classification(1, 8)
     heads = (*anatomy(model).heads, Head("encoder", 9, 0))

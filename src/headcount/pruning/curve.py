@@ -164,6 +164,11 @@ class _Removal:
     ) -> None:
         self.model, self.scores, self.score_task, self.keep_at_least = model, scores, score_task, keep_at_least
         found = anatomy(model)
+        other = next((unit for unit in scores.units if unit not in set(scores.heads)), None)
+        if other is not None:
+            raise HeadcountError(
+                f"curves are of heads, and {other} is not one", advice="score heads alone, or prune by cost"
+            )
         found.check(scores.heads)
         self.heads = found.heads
         self.wanted = set(found.heads_of(None if kind is None else [kind]))
