@@ -9,7 +9,8 @@ from transformers import BertConfig, BertModel
 
 import zoo
 from headcount import anatomy, remove
-from headcount.bench.cost import count_flops
+from headcount.bench.cost import count_flops, unit_flops
+from headcount.structure import AttentionSite
 
 
 def by_torch(run) -> int:
@@ -47,6 +48,43 @@ def test_it_agrees_with_the_formula():
     half = remove(model, [f"encoder.{layer}.{index}" for layer in range(layers) for index in (0, 1)])
     attention = batch * layers * (2 * length * 4 * hidden**2 + 4 * length**2 * hidden)
     assert count_flops(lambda: half(ids)) == expected - attention // 2
+
+
+# Their heads also score relative positions, in numbers that do not follow from the length of a text.
+SCORES_POSITIONS = ("deberta-v2", "deberta-v2-shared")
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_the_cost_of_a_unit_is_what_its_removal_saves(name):
+    model = zoo.build(name)
+    batch = zoo.inputs(name, padding=None, model=model)
+    if "decoder_input_ids" in batch:  # as long as what the encoder reads, so that there is one length
+        length = model.config.max_source_positions if "input_features" in batch else batch["input_ids"].shape[1]
+        batch["decoder_input_ids"] = torch.full((3, length), 5)
+    whole = count_flops(lambda: model(**batch))
+    found = anatomy(model, ["heads", "neurons"])
+    for site in found.sites:
+        if name in SCORES_POSITIONS and isinstance(site, AttentionSite):
+            continue
+        # Whole groups: a key-value head goes with its last query head, which then saves the share of all.
+        some = site.heads[: len(site.heads) // 2]
+        for off in (some, site.heads):
+            smaller = remove(model, off)
+            saved = whole - count_flops(lambda smaller=smaller: smaller(**batch))
+            length = positions_of(model, site, batch)
+            assert saved == pytest.approx(3 * length * len(off) * unit_flops(site, length), rel=0.01), site.name
+            emptied = anatomy(smaller, ["heads", "neurons"]).site(site.name)
+            assert unit_flops(emptied, length) == (0 if off == site.heads else unit_flops(site, length))
+
+
+def positions_of(model, site, batch) -> int:
+    """How many positions of each example a site sees."""
+    seen = []
+    handle = site.output.register_forward_pre_hook(lambda module, args: seen.append(args[0].numel()))
+    with torch.no_grad():
+        model(**batch)
+    handle.remove()
+    return seen[0] // (3 * len(site.kept) * site.width)
 
 
 def test_attention_with_values_of_another_size():

@@ -2,7 +2,7 @@
 
 from headcount.bench.allocator import kept_memory
 from headcount.bench.comparison import Benchmark, benchmark
-from headcount.bench.cost import count_flops
+from headcount.bench.cost import count_flops, unit_flops
 from headcount.bench.timing import Speed, measure_speed, seconds_per_token
 from headcount.bench.verdicts import SpeedRow, verdict
 
@@ -15,5 +15,6 @@ __all__ = [
     "kept_memory",
     "measure_speed",
     "seconds_per_token",
+    "unit_flops",
     "verdict",
 ]

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 
 from headcount.export import part_path
-from headcount.structure import TorchDispatchMode, device_of, storage_key, tree_leaves
+from headcount.structure import AttentionSite, Site, TorchDispatchMode, device_of, storage_key, tree_leaves
 
 # Attention kernels that PyTorch's counter does not know.
 KERNELS = (
@@ -43,6 +43,29 @@ def count_flops(run: Callable[[], Any]) -> int:
     with torch.no_grad(), counter:
         run()
     return int(counter.get_total_flops())
+
+
+def unit_flops(site: Site, length: int) -> float:
+    """The floating-point operations that one head or neuron of a site costs at each position of a text.
+
+    >>> from headcount.structure import anatomy
+    >>> from transformers import BertConfig, BertModel
+    >>> size = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64)
+    >>> attention, feed_forward = anatomy(BertModel(BertConfig(**size)), ["heads", "neurons"]).sites
+    >>> unit_flops(attention, length=10)  # 4 projections of 32 x 8 weights; scores and weighted sum over 10 positions
+    2368.0
+    >>> unit_flops(feed_forward, length=10)  # 2 projections of 32 weights
+    128.0
+
+    length: of the text, which is what a head attends to. Query heads that share keys and values pay for them in equal
+    parts. A unit that several layers run (ALBERT) costs as much as in all of them together. Scores of relative
+    positions (DeBERTa) do not follow from the length, and are left out.
+    """
+    if not site.kept:
+        return 0.0
+    weights = site.output.weight.numel() + sum(module.weight.numel() for _, module in site.inputs)
+    attention = 4 * length * site.width if isinstance(site, AttentionSite) else 0
+    return (2 * weights / len(site.kept) + attention) * (1 + len(site.also_layers))
 
 
 class _OneModule(ModuleTracker):
