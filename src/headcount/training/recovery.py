@@ -86,6 +86,8 @@ def recover(
     training = Recovering(pruned, task, settings, whole)
     better = max if select_task.metric.higher_is_better else min
     signature = {"settings": asdict(settings), "start": fingerprint(pruned), "task": task.signature()}
+    if directory is not None and whole is not None and settings.distills:
+        signature["whole"] = fingerprint(whole)
     checkpoint = Checkpointer(directory, "recovery", signature)
     scores = checkpoint.read(lambda state: _scores(state["scores"], settings.epochs)) or []
     if scores:
