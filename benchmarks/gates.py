@@ -25,6 +25,7 @@ from headcount import anatomy, evaluate, load, load_task, remove, train_gates
 from headcount.engine import batches_by_length
 from headcount.gates import Gating
 from headcount.gates.gate_training import GateTraining
+from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.pruning import Pruning
 from headcount.pruning.search import CutSearch
@@ -108,11 +109,11 @@ def _train(smaller: Any, train: Any, settings: Gating, epochs: int) -> None:
 
 def cost(model: Any, train: Any, settings: Gating, repeats: int) -> str:
     """Processor time of steps with gates beside plain ones of the same model on the same batches, in turns."""
-    heads = anatomy(model).heads
+    units = GatedUnits.find(model)
     whole, batches = remove(model, []), batches_by_length(train.lengths, settings.tokens)
     plain = Training(whole, train, [{"params": whole.parameters(), "lr": 1e-6}], batches=batches, epochs=1, seed=0)
-    gates = HardConcrete(len(heads))
-    gated = GateTraining(remove(model, []), train, gates, heads, settings, price=1e-3)
+    gates = HardConcrete(units.count)
+    gated = GateTraining(remove(model, []), train, gates, units, settings, price=1e-3)
     ratios = []
     for step in range(repeats + 2):
         times = []

@@ -62,6 +62,19 @@ def test_a_path_over_encoder_gates_of_a_translator(headcount, place, tmp_path):
     assert kinds == [6, 2, 2]
 
 
+def test_half_of_the_flops_by_heads_and_neurons(headcount, place, tmp_path):
+    ask = ("gates", place / "classifier", "--data", place / "train.tsv", "--test", place / "test.tsv", *FAST)
+    ask = (*ask, "--units", "heads,neurons", "--target-flops", "75%,50%")
+    found = answer(headcount(*ask, "--out", tmp_path / "s", "--json"))
+    assert [stage["name"] for stage in found["stages"]] == ["flops-0.75", "flops-0.5"]
+    assert 0.48 < found["flops_left"] <= 0.5
+    assert found["units"] == ["heads", "neurons"]
+    smaller = anatomy(load(found["path"]), ["heads", "neurons"])
+    assert found["left_by_site"] == {site.name: len(site.kept) for site in smaller.sites}
+    whole = anatomy(load(place / "classifier"), ["heads", "neurons"])
+    assert set(whole.check(found["removed"])) == set(whole.heads) - set(smaller.heads)
+
+
 def test_the_same_layout_from_scratch(headcount, place, tmp_path):
     ask = ("gates", place / "classifier", "--data", place / "train.tsv", *FAST, "--lambda", "0.02", "--from-scratch")
     found = answer(headcount(*ask, "--out", tmp_path / "s", "--json"))
@@ -75,6 +88,12 @@ def test_the_same_layout_from_scratch(headcount, place, tmp_path):
     [
         (("--out", "x"), ("--lambda", "--target-heads"), 2),
         (("--lambda", "0.1", "--target-heads", "3", "--out", "x"), ("--lambda", "--target-heads"), 2),
+        (("--lambda", "0.1", "--target-flops", "50%", "--out", "x"), ("--lambda", "--target-flops"), 2),
+        (("--target-flops", "half", "--out", "x"), ("--target-flops", "'half'"), 2),
+        (("--target-flops", "50", "--out", "x"), ("flops", "50"), 1),
+        (("--target-heads", "3", "--units", "heads,neurons", "--out", "x"), ("heads, neurons", "--target-flops"), 1),
+        (("--target-flops", "50%", "--units", "layers", "--out", "x"), ("layers",), 1),
+        (("--target-flops", "10%", "--out", "x"), ("10.0%", "--target-flops", "--units"), 1),
         (("--lambda", "0.1"), ("--out is required",), 2),
         (("--lambda", "much", "--out", "x"), ("--lambda", "'much'"), 2),
         (("--target-heads", "3", "--weights", "some", "--out", "x"), ("--weights", "some", "gated"), 2),

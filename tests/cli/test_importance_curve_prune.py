@@ -240,6 +240,7 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
         (("--heads", "2", "--compensate", "magic", "--out", "small"), ("'magic'", "refit"), 2),
         (("--heads", "2", "--overlap", "magic", "--out", "small"), ("'magic'", "refuse"), 2),
         (("--heads", "2", "--distill", "0.5", "--out", "small"), ("--distill", "--recover-epochs"), 2),
+        (("--heads", "2", "--hidden", "1", "--out", "small"), ("--hidden", "--recover-epochs"), 2),
         (("--heads", "half", "--out", "small"), ("'half'", "50%"), 1),
         (("--max-drop", "1", "--step", "0", "--out", "small"), ("step is 0", "--step"), 1),
         (("--flops", "99.9%", "--out", "small"), ("99.9% of the FLOPs", "neurons", "--flops"), 1),

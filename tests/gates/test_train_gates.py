@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
+from headcount.bench import unit_flops
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.gates import gate_training
 from headcount.gates.gate_training import GateTraining, Gating
+from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.gates.stages import fresh_copy
 from headcount.intervene.masking import masked
+from headcount.training import fresh_copy
 from toy_jobs import JOBS, classification
 
 QUICK = Gating(epochs=2, lr=1e-3, gate_lr=0.3, tokens=48)
@@ -38,7 +40,7 @@ def test_every_kind_of_model_gets_as_many_heads_as_asked_for(job, tmp_path):
 def test_the_loss_is_the_formula():
     build, make = JOBS["classifier"]
     model, task, gates = build().eval(), make(0, 6), HardConcrete(8)
-    training = GateTraining(model, task, gates, anatomy(model).heads, Gating(), price=0.25)
+    training = GateTraining(model, task, gates, GatedUnits.find(model), Gating(), price=0.25)
     batch = task.batch(range(6))
     model.eval()
     got = training.loss(3, batch).item()
@@ -47,6 +49,86 @@ def test_the_loss_is_the_formula():
         plain = task.losses(task.outputs(model, batch), batch).mean().item()
     penalty = sum(1 / (1 + math.exp(-(3.0 - 0.33 * math.log(0.1 / 1.1)))) for _ in range(8))
     assert got == pytest.approx(plain + 0.25 * penalty, rel=1e-5)
+
+
+@pytest.mark.parametrize("units", ["heads,neurons", "neurons", "heads,neurons,sublayers", "sublayers"])
+@pytest.mark.parametrize("job", JOBS)
+def test_every_kind_of_model_gets_the_share_of_flops_asked_for(job, units, tmp_path):
+    build, make = JOBS[job]
+    model, task, test = build(), make(0, 12), make(1, 8)
+    gated = train_gates(model, task, test, units=units, target_flops=0.7, settings=QUICK)
+    (stage,) = gated.stages
+    sites = {site.name: site for site in anatomy(model, ["heads", "neurons"]).sites}
+    left = {site.name: len(site.kept) for site in anatomy(gated.model, ["heads", "neurons"]).sites}
+    length = round(sum(task.lengths) / len(task.lengths))
+    each = {name: unit_flops(site, length) for name, site in sites.items()}
+    whole = sum(each[name] * len(site.kept) for name, site in sites.items())
+    share = sum(each[name] * count for name, count in left.items()) / whole
+    assert share == pytest.approx(stage.flops_left)
+    closed = [name for name in sites if left[name] < len(sites[name].kept)]
+    cheapest = min(each[name] * (len(sites[name].kept) if units == "sublayers" else 1) for name in closed)
+    assert 0.7 - cheapest / whole < share <= 0.7 + 1e-9
+    if units == "sublayers":
+        assert all(count in (0, len(sites[name].kept)) for name, count in left.items())
+    assert stage.of - stage.left == len(gated.removed) == sum(len(s.kept) for s in sites.values()) - sum(left.values())
+    again = load(save(gated.model, tmp_path / "small"))
+    assert evaluate(again, test).score() == pytest.approx(gated.after)
+    named = anatomy(model, ["heads", "neurons"]).check(gated.to_json()["removed"])
+    assert set(named) == set(gated.removed)
+
+
+def test_a_unit_is_open_if_its_own_gate_and_its_sublayers_are():
+    build, _ = JOBS["classifier"]
+    model = build()
+    units = GatedUnits.find(model, "heads,sublayers", length=7)
+    found = anatomy(model, ["heads", "neurons"])
+    heads = [head for head in found.heads if not head.is_neuron]
+    gates = torch.arange(1, units.count + 1, dtype=torch.float)
+    xi = units.xi(gates)
+    assert len(xi) == len(found.heads)
+    for place, head in enumerate(found.heads):
+        own = 1 if head.is_neuron else heads.index(head) + 1
+        sublayer = len(heads) + 1 + [site.name for site in found.sites].index(head.site)
+        assert xi[place] == own * sublayer
+    whole = HardConcrete(units.count)
+    chance = whole.chances()[0].item()
+    share = sum(c for head, c in zip(units.heads, units.costs.tolist(), strict=True) if head.is_neuron)
+    expected = share * chance + (1 - share) * chance**2
+    assert units.expected(whole).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_closed_sublayer_takes_its_open_heads_along():
+    build, _ = JOBS["classifier"]
+    units = GatedUnits.find(build(), "heads,sublayers", kinds=["encoder"], length=7)
+    gates = HardConcrete(units.count)
+    with torch.no_grad():
+        gates.log_alpha[:4] += 1  # all heads of layer 0, whose sublayer closes
+        gates.log_alpha[8] = -5
+    kept = units.best(gates, budget=float(units.costs[:4].sum()))
+    assert {str(head) for head in kept} == {f"encoder.1.{index}" for index in range(4)}
+    assert units.cost(kept) == pytest.approx(1 - float(units.costs[:4].sum()))
+
+
+def test_a_path_over_flops_resumes_to_the_same_weights(tmp_path):
+    build, make = JOBS["classifier"]
+    model, tasks = build(), (make(0, 16), make(1, 8))
+    options = {"units": "heads,neurons,sublayers", "target_flops": [0.8, 0.5], "settings": QUICK}
+    undisturbed = train_gates(model, *tasks, **options)
+    assert [stage.name for stage in undisturbed.stages] == ["flops-0.8", "flops-0.5"]
+    assert f"{undisturbed.stages[1].flops_left:.2%} of the FLOPs" in undisturbed.report()
+
+    def interrupt(what, share):
+        if share > 0.7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_gates(model, *tasks, **options, run=tmp_path / "run", progress=interrupt)
+    resumed = train_gates(model, *tasks, **options, run=tmp_path / "run")
+    assert resumed.stages == undisturbed.stages
+    weights = undisturbed.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+    with pytest.raises(RunConflict, match="units"):
+        train_gates(model, *tasks, **{**options, "units": "heads,neurons"}, run=tmp_path / "run")
 
 
 def test_a_head_that_carries_everything_stays_open():
@@ -220,12 +302,21 @@ def test_rows_in_both_data_are_refused_dropped_or_allowed():
 @pytest.mark.parametrize(
     ("given", "fact"),
     [
-        ({}, "neither .* lam=… or target_heads=…"),
-        ({"lam": 0.1, "target_heads": 3}, "both"),
+        ({}, "got 0; .* lam=….* target_heads=….* target_flops=…"),
+        ({"lam": 0.1, "target_heads": 3}, "got 2"),
+        ({"lam": 0.1, "target_flops": 0.5}, "got 2"),
         ({"lam": -1.0}, r"above 0; got \[-1.0\]"),
         ({"target_heads": 8}, r"1 to 7 .* got \[8\]"),
         ({"target_heads": [3, 5]}, r"\[3, 5\]"),
         ({"target_heads": 3, "kinds": ["cross"]}, "cross"),
+        ({"target_heads": 3, "units": "heads,neurons"}, "gates on heads, neurons .* target_flops=…"),
+        ({"lam": 0.1, "units": "sublayers"}, "gates on sublayers .* target_flops=…"),
+        ({"target_flops": 0.5, "units": "layers"}, "'layers'"),
+        ({"target_flops": 1.0}, r"between 0 and 1; got \[1.0\]"),
+        ({"target_flops": 50}, r"between 0 and 1; got \[50\]"),
+        ({"target_flops": [0.5, 0.7]}, r"FLOPs .*\[0.5, 0.7\]"),
+        ({"target_flops": 0.1}, r"10.0% .* heads: at least \d\d\.\d% .* target_flops=….* units=…"),
+        ({"target_flops": 0.00001, "units": "heads,neurons"}, "0.0% .* heads, neurons"),
     ],
 )
 def test_bad_arguments_are_refused(given, fact):

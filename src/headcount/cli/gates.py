@@ -1,4 +1,4 @@
-"""`headcount gates MODEL --data TRAIN --target-heads 12 --out SMALL`: pruning by learning (V19)."""
+"""`headcount gates MODEL --data TRAIN --target-heads 12 --out SMALL`: pruning by learning (V19, CoFi)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from headcount.cli.options import Setup, command
 
-SIZE, TRAINING, SCRATCH = "How many heads to keep", "How to train", "Comparison with training from scratch"
+SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +30,16 @@ def gates(
     target_heads: Annotated[
         str | None,
         typer.Option("--target-heads", rich_help_panel=SIZE, help="Exactly how many heads, 12; or a path, 24,12,6."),
+    ] = None,
+    units: Annotated[
+        str,
+        typer.Option("--units", rich_help_panel=SIZE, help="What gets gates: heads, neurons, sublayers; with commas."),
+    ] = "heads",
+    target_flops: Annotated[
+        str | None,
+        typer.Option(
+            "--target-flops", rich_help_panel=SIZE, help="Share of the FLOPs to keep, 50%; or a path, 70%,50%."
+        ),
     ] = None,
     kinds: Annotated[
         str | None, typer.Option("--kinds", rich_help_panel=SIZE, help="Gates on these kinds only: encoder,cross.")
@@ -66,11 +76,14 @@ def gates(
 ) -> None:
     """Learn which heads to remove: L0 gates on heads, trained together with the model (V19).
 
-    At the end every gate is 0 or 1, the heads with closed gates are removed, and a plain model is saved.
+    Neurons and whole sublayers can have gates too (CoFi), with a share of the FLOPs as the goal.
+    At the end every gate is 0 or 1, what has a closed gate is removed, and a plain model is saved.
 
     Examples:
 
       headcount gates ./model --data train.tsv --test dev.tsv --target-heads 18 --out small
+
+      headcount gates ./model --data train.tsv --test dev.tsv --units heads,neurons --target-flops 50% --out half
 
       headcount gates ./mt --data train.en --target-data train.de --kinds encoder --lambda 0.01,0.03 --out path
     """
@@ -81,8 +94,9 @@ def gates(
     if setup.out is None:
         raise typer.BadParameter("--out is required: the directory for the smaller model")
     prices, targets = _numbers("--lambda", lam, float), _numbers("--target-heads", target_heads, int)
-    if (prices is None) == (targets is None):
-        raise typer.BadParameter("give either --lambda, the price of an open gate, or --target-heads")
+    shares = _numbers("--target-flops", target_flops, _share)
+    if sum(goal is not None for goal in (prices, targets, shares)) != 1:
+        raise typer.BadParameter("give one of --lambda, the price of an open gate, --target-heads and --target-flops")
     settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     known = None if roles is None else read_roles(roles)
     out = Path(setup.out)
@@ -93,7 +107,8 @@ def gates(
         None if test is None else setup.load_other(test, tokenizer, model, test_target_data, "--test-target-data")
     )
     options: dict[str, Any] = {
-        "lam": prices, "target_heads": targets, "settings": settings, "overlap": overlap, "roles": known,
+        "lam": prices, "target_heads": targets, "target_flops": shares, "units": units,
+        "settings": settings, "overlap": overlap, "roles": known,
         "kinds": None if kinds is None else [kind.strip() for kind in kinds.split(",")],
     }  # fmt: skip
     scratch = (scratch_epochs or epochs if from_scratch else 0, scratch_lr)
@@ -125,9 +140,17 @@ def _numbers(option: str, text: str | None, kind: Any) -> list[Any] | None:
     if text is None:
         return None
     try:
-        return [kind(part) for part in text.split(",")]
+        return [kind(part.strip()) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"{option} takes a number, or several separated by commas; got {text!r}") from None
+
+
+def _share(text: str) -> float:
+    """
+    >>> _share("50%"), _share("0.5")
+    (0.5, 0.5)
+    """
+    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
 
 
 def _run(
@@ -175,15 +198,14 @@ def _from_scratch(
     """V19's comparison: the layout that the gates found, trained from random weights."""
     from headcount.cli.console import progress
     from headcount.evaluation import evaluate
-    from headcount.gates import fresh_copy
     from headcount.pruning import hold_out
     from headcount.surgery import save
-    from headcount.training import Recovery, recover
+    from headcount.training import Recovery, fresh_copy, recover
 
     settings = options["settings"]
     train, test, _ = hold_out(train_task, test_task, settings.seed, options["overlap"])
     fresh = fresh_copy(gated.model, settings.seed)
-    recovery = Recovery(scratch[0], lr=scratch[1], tokens=settings.tokens, seed=settings.seed)
+    recovery = Recovery(scratch[0], lr=scratch[1], tokens=settings.tokens, distill=0, hidden=0, seed=settings.seed)
     chosen = train.subset(range(min(len(train), len(test))))  # the best epoch is chosen without the test data
     with progress("training from scratch") as bar:
         recover(fresh, train, chosen, recovery, directory=out / "from-scratch-state", progress=bar)

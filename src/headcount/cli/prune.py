@@ -101,6 +101,12 @@ def prune(
             "--distill", rich_help_panel=AFTER, min=0.0, max=1.0, help="Share of that loss from the original model."
         ),
     ] = 0.0,
+    hidden: Annotated[
+        float,
+        typer.Option(
+            "--hidden", rich_help_panel=AFTER, min=0.0, help="Weight of the distance from its hidden states, such as 1."
+        ),
+    ] = 0.0,
     lr: Annotated[float, typer.Option("--lr", rich_help_panel=AFTER, help="Learning rate of the fine-tuning.")] = 5e-5,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and how long for.")] = False,
     overlap: OverlapOption = "refuse",
@@ -127,9 +133,12 @@ def prune(
 
     if setup.out is None and not dry_run:
         raise typer.BadParameter("--out is required, except with --dry-run")
-    if distill and not recover_epochs:
-        raise typer.BadParameter("--distill needs --recover-epochs")
-    recovery = Recovery(recover_epochs, lr=lr, distill=distill, seed=setup.seed) if recover_epochs else None
+    for option, value in (("--distill", distill), ("--hidden", hidden)):
+        if value and not recover_epochs:
+            raise typer.BadParameter(f"{option} needs --recover-epochs")
+    recovery = (
+        Recovery(recover_epochs, lr=lr, distill=distill, hidden=hidden, seed=setup.seed) if recover_epochs else None
+    )
     knobs = {name: value for name, value in given.items() if name in Pruning.__dataclass_fields__}
     settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
     out = None if setup.out is None else Path(setup.out)

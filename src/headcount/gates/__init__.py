@@ -1,13 +1,12 @@
-"""Pruning by learning: L0 gates on heads (V19 section 6)."""
+"""Pruning by learning: L0 gates on heads (V19 section 6), neurons and whole sublayers (CoFi)."""
 
 from headcount.gates.gate_training import Gating
 from headcount.gates.gated import Gated, GateStage
-from headcount.gates.stages import fresh_copy, train_gates
+from headcount.gates.stages import train_gates
 
 __all__ = [
     "GateStage",
     "Gated",
     "Gating",
-    "fresh_copy",
     "train_gates",
 ]

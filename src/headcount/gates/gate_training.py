@@ -1,8 +1,8 @@
-"""One stage of gate training: weights and gates learn together, at a fixed or a steered price per open gate."""
+"""One stage of gate training: weights and gates learn together, at a fixed or a steered price of what is open."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError, unknown
+from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.heads import Head
 from headcount.intervene import masked
 from headcount.structure import anatomy
 from headcount.tasks import Batch, Task
@@ -20,8 +20,8 @@ from headcount.training import Checkpointer, Training, refuse_misfit, refuse_set
 
 WEIGHTS = ("all", "gated", "none")
 
-RAMP = 0.6  # the target number of open gates falls from all to the wanted one during this share of the steps
-STEERING = 0.5  # how fast the price follows: e-fold in two steps if all gates are open and none should be
+RAMP = 0.6  # what is to be open falls from all to what is wanted during this share of the steps
+STEERING = 0.5  # how fast the price follows: e-fold in two steps if everything is open and nothing should be
 CHEAPEST, DEAREST = 1e-6, 1e3
 NOTES, LOOKS = 50, 20  # how often a stage takes notes, and a snapshot if a gate is open
 
@@ -88,8 +88,9 @@ class GateTraining(Training):
 
     `L_xent` is the mean over the examples of a batch of the task's loss, which for text is itself a mean over tokens.
 
-    heads: those that have gates. price: lambda. wanted: instead, how many gates are to stay open; lambda is then
-    steered: it grows while more gates are open than there should be by then, and falls while fewer are.
+    units: those that have gates; `L_C` is their expected cost. price: lambda. wanted: instead, what the units that stay
+    may cost together; lambda is then steered, as a Lagrange multiplier: it grows while more is open than there should
+    be by then, and falls while less is.
     """
 
     def __init__(
@@ -97,13 +98,13 @@ class GateTraining(Training):
         model: Any,
         task: Task,
         gates: HardConcrete,
-        heads: Sequence[Head],
+        units: GatedUnits,
         settings: Gating,
         *,
         price: float,
-        wanted: int | None = None,
+        wanted: float | None = None,
     ) -> None:
-        self.weights = trained_weights(model, heads, settings.weights)
+        self.weights = trained_weights(model, units, settings.weights)
         learning = {id(parameter) for parameter in self.weights}
         self.frozen = [p for p in model.parameters() if p.requires_grad and id(p) not in learning]
         groups = [
@@ -114,10 +115,10 @@ class GateTraining(Training):
         super().__init__(
             model, task, groups, batches=batches, epochs=settings.epochs, seed=settings.seed, what="the gates"
         )
-        self.gates, self.wanted, self.course = gates, wanted, Course(price)
-        order = anatomy(model).heads
-        self.places = torch.tensor([order.index(head) for head in heads], device=self.device)
-        self.count = len(order)
+        self.gates, self.units, self.wanted, self.course = gates, units, wanted, Course(price)
+        self.total = float(units.costs.sum())
+        # As if each gate cost 1 on average, so that one price means the same whatever cost is counted in.
+        self.scale = units.count / self.total
         self.snapshot: GateSnapshot | None = None
 
     def epoch(self, number: int, progress: Any = None) -> None:
@@ -131,22 +132,22 @@ class GateTraining(Training):
 
     def loss(self, step: int, batch: Batch) -> Tensor:
         noise = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-        xi = torch.ones(self.count, device=self.device).index_copy(0, self.places, self.gates.sample(noise))  # (H,)
-        with masked(self.model, xi=xi):
+        xi = self.units.xi(self.gates.sample(noise))  # (all units,)
+        with masked(self.model, xi=xi, units=self.units.masks):
             loss = super().loss(step, batch)
         self.course.recent.append(float(loss.detach()))
-        return loss + self.course.price * self.gates.penalty()
+        return loss + self.course.price * self.scale * self.units.expected(self.gates)
 
     def after_step(self, step: int) -> None:
-        expected = float(self.gates.penalty().detach())
         if self.wanted is not None:
-            total = len(self.places)
-            by_now = total - (total - self.wanted) * min(1.0, (step + 1) / (RAMP * self.steps))
-            grown = self.course.price * torch.tensor(STEERING * (expected - by_now) / total).exp().item()
+            expected = float(self.units.expected(self.gates).detach())
+            by_now = self.total - (self.total - self.wanted) * min(1.0, (step + 1) / (RAMP * self.steps))
+            grown = self.course.price * math.exp(STEERING * (expected - by_now) / self.total)
             self.course.price = min(DEAREST, max(CHEAPEST, grown))
         if (step + 1) % max(1, self.steps // NOTES) == 0 or step + 1 == self.steps:
             mean = sum(self.course.recent) / max(1, len(self.course.recent))
-            self.course.notes.append({"step": step + 1, "loss": mean, "open": expected, "lambda": self.course.price})
+            opened = float(self.gates.penalty().detach())
+            self.course.notes.append({"step": step + 1, "loss": mean, "open": opened, "lambda": self.course.price})
             self.course.recent = []
         ends_epoch = (step + 1) % len(self.batches) == 0
         if (ends_epoch or (step + 1) % max(1, self.steps // LOOKS) == 0) and not bool(self.gates.closed().all()):
@@ -201,15 +202,14 @@ def parse_notes(notes: Any) -> list[dict[str, float]]:
     return [{str(key): float(value) for key, value in note.items()} for note in notes]
 
 
-def trained_weights(model: nn.Module, heads: Sequence[Head], which: str | None) -> list[nn.Parameter]:
-    """The parameters that are trained with the gates of these heads; fixed ones, such as sinusoids, stay fixed."""
-    found = anatomy(model)
-    which = which or ("all" if len(heads) == len(found.heads) else "gated")
+def trained_weights(model: nn.Module, units: GatedUnits, which: str | None) -> list[nn.Parameter]:
+    """The parameters that are trained with the gates of these units; fixed ones, such as sinusoids, stay fixed."""
+    which = which or ("all" if len(units.heads) == units.of else "gated")
     if which == "none":
         return []
     if which == "all":
         return [parameter for parameter in model.parameters() if parameter.requires_grad]
-    names = {head.site for head in heads}
-    blocks = {id(site.block): site.block for site in found.sites if site.name in names}
+    names = {head.site for head in units.heads}
+    blocks = {id(site.block): site.block for site in anatomy(model, units.masks).sites if site.name in names}
     unique = {id(parameter): parameter for block in blocks.values() for parameter in block.parameters()}
     return [parameter for parameter in unique.values() if parameter.requires_grad]

@@ -16,10 +16,12 @@ from headcount.tasks import Metric
 
 @dataclass(frozen=True)
 class GateStage:
-    """One point of the trade-off (V19 figure 7): the price of a gate, the heads left, the metric on the test data.
+    """One point of the trade-off (V19 figure 7): the price of a gate, the units left, the metric on the test data.
 
-    price: lambda at the end. target: the number of gates to leave open, if one was asked for.
-    left: of the heads with gates. change, low, high: against the whole model, with the paired 95% interval.
+    price: lambda at the end. target: the number of heads to keep, if one was asked for. removed: heads one by one,
+    neurons in ranges. left: of the units with gates; of: how many these are; units: what they are.
+    flops, flops_left: the share of FLOPs that was asked for, if one was, and that is left.
+    change, low, high: against the whole model, with the paired 95% interval.
     decided: share of gates that ended within 0.01 of 0 or 1. roles: how many heads of each role are left (figure 8).
     notes: how the training went, [{step, loss, open, lambda}]. went_back_to: the step whose model was kept, if every
     gate closed after it.
@@ -29,12 +31,16 @@ class GateStage:
     target: int | None
     removed: tuple[str, ...]
     left: int
+    of: int
     left_by_site: dict[str, int]
     score: float
     change: float
     low: float
     high: float
     decided: float
+    units: str = "heads"
+    flops: float | None = None
+    flops_left: float | None = None
     roles: dict[str, int] | None = None
     notes: tuple[dict[str, float], ...] = ()
     went_back_to: int | None = None
@@ -47,7 +53,9 @@ class GateStage:
             given[name] = float(given[name])
         for name in ("target", "went_back_to"):
             given[name] = None if given[name] is None else int(given[name])
-        given["left"] = int(given["left"])
+        for name in ("flops", "flops_left"):
+            given[name] = None if given[name] is None else float(given[name])
+        given["left"], given["of"], given["units"] = int(given["left"]), int(given["of"]), str(given["units"])
         given["removed"] = tuple(map(str, given["removed"]))
         given["left_by_site"] = _counts(given["left_by_site"])
         given["roles"] = None if given["roles"] is None else _counts(given["roles"])
@@ -65,7 +73,9 @@ class GateStage:
 
     @property
     def name(self) -> str:
-        """What was asked for, such as `lambda-0.05` or `heads-12`."""
+        """What was asked for, such as `lambda-0.05`, `heads-12` or `flops-0.5`."""
+        if self.flops is not None:
+            return f"flops-{self.flops:g}"
         return f"heads-{self.target}" if self.target is not None else f"lambda-{self.price:g}"
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +84,7 @@ class GateStage:
 
 @dataclass(frozen=True, eq=False)
 class Gated:
-    """The model of the last stage, its heads really removed, and every stage.
+    """The model of the last stage, its units really removed, and every stage.
 
     before, after: metric on held-out data; change, low, high: after minus before.
     """
@@ -101,7 +111,10 @@ class Gated:
         """What `headcount gates --json` prints, without the path."""
         return {
             **pruning_facts(self),
-            **{name: getattr(self.stages[-1], name) for name in ("change", "low", "high", "decided")},
+            "removed": list(self.stages[-1].removed),
+            **{name: getattr(self.stages[-1], name) for name in ("change", "low", "high", "decided", "left_by_site")},
+            "units": self.stages[-1].units.split(" and "),
+            "flops_left": self.stages[-1].flops_left,
             "stages": [stage.to_json() for stage in self.stages],
             "remarks": list(self.remarks),
         }
@@ -113,7 +126,8 @@ class Gated:
         lines = [f"{name} on {self.test_n} held-out examples: {self.before:.{digits}f} before."]
         for stage in self.stages:
             lines.append(
-                f"  {stage.name}: {stage.left} of {stage.left + len(stage.removed)} gated heads left, "
+                f"  {stage.name}: {stage.left:,} of {stage.of:,} gated {stage.units} left, "
+                f"{'' if stage.flops_left is None else f'{stage.flops_left:.2%} of the FLOPs, '}"
                 f"{name} {stage.score:.{digits}f} "
                 f"({stage.change:+.{digits}f}, 95% interval {stage.low:+.{digits}f} to {stage.high:+.{digits}f}), "
                 f"{stage.decided:.0%} of the gates within 0.01 of 0 or 1"

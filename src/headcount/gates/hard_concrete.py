@@ -1,10 +1,10 @@
-"""Hard Concrete gates, one per head: stochastic while they learn, 0 or 1 when they have (V19 section 6.1).
+"""Hard Concrete gates, one per unit: stochastic while they learn, 0 or 1 when they have (V19 section 6.1).
 
     s = sigmoid((log u - log(1 - u) + log_a) / T),    g = clip(s (r - l) + l, 0, 1)
 
 with u uniform on (0, 1). The penalty is the expected number of open gates (Louizos et al. 2018):
 
-    L_C = sum_h P(g_h != 0) = sum_h sigmoid(log_a_h - T log(-l / r))
+    L_C = sum_u P(g_u != 0) = sum_u sigmoid(log_a_u - T log(-l / r))
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class HardConcrete(nn.Module):
         self.log_alpha = nn.Parameter(torch.full((count,), OPEN))
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """(heads,) one gate per head, drawn anew at each call, with gradients."""
+        """(gates,) drawn anew at each call, with gradients."""
         u = torch.rand(self.log_alpha.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(self.log_alpha)
         return self._stretch((u.log() - (1 - u).log() + self.log_alpha) / TEMPERATURE)
 
     def chances(self) -> Tensor:
-        """(heads,) how likely each gate is to be open at all: P(g != 0)."""
+        """(gates,) how likely each gate is to be open at all: P(g != 0)."""
         return torch.sigmoid(self.log_alpha - TEMPERATURE * math.log(-LEFT / RIGHT))
 
     def penalty(self) -> Tensor:
@@ -45,11 +45,11 @@ class HardConcrete(nn.Module):
         return self.chances().sum()
 
     def settled(self) -> Tensor:
-        """(heads,) the gates without noise, as at test time."""
+        """(gates,) the gates without noise, as at test time."""
         return self._stretch(self.log_alpha.detach())
 
     def closed(self) -> Tensor:
-        """(heads,) which gates are shut for good: less than half open without noise."""
+        """(gates,) which gates are shut for good: less than half open without noise."""
         return self.settled() < 0.5
 
     def decided(self) -> float:

@@ -1,4 +1,4 @@
-"""`train_gates`: learn which heads can be removed, while the rest of the model adapts (V19 section 6)."""
+"""`train_gates`: learn which units can be removed, while the rest of the model adapts (V19 section 6, CoFi)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.gates.gate_training import Course, GateTraining, Gating
 from headcount.gates.gated import Gated, GateStage, roles_left
+from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.heads import Head
-from headcount.pruning import hold_out, refuse_headless
+from headcount.pruning import hold_out
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import paired_bootstrap
-from headcount.structure import anatomy, device_of, initialize_anew
+from headcount.structure import anatomy, device_of
 from headcount.surgery import remove, save
 from headcount.tasks import Task
 from headcount.training import Checkpointer
@@ -35,8 +35,10 @@ def train_gates(
     task: Task,
     test_task: Task | None = None,
     *,
+    units: str | Sequence[str] = "heads",
     lam: float | Sequence[float] | None = None,
     target_heads: int | Sequence[int] | None = None,
+    target_flops: float | Sequence[float] | None = None,
     kinds: Sequence[str] | None = None,
     settings: Gating | None = None,
     roles: Mapping[Head, str] | None = None,
@@ -45,7 +47,7 @@ def train_gates(
     on_stage: Callable[[GateStage, Any], object] | None = None,
     progress: Progress | None = None,
 ) -> Gated:
-    """Put a Hard Concrete gate on every head, train, close gates for good, and really remove their heads.
+    """Put a Hard Concrete gate on every head or other unit, train, close gates for good, and really remove the units.
 
     >>> from headcount.tasks import Classification
     >>> from headcount.tasks.toy import word_tokenizer
@@ -60,40 +62,48 @@ def train_gates(
     >>> gated = train_gates(model, films, books, target_heads=3)
     >>> gated.left, len(gated.removed)
     (3, 5)
+    >>> gated = train_gates(model, films, books, units="heads,neurons", target_flops=0.5)
+    >>> 0.47 < gated.stages[-1].flops_left <= 0.5
+    True
 
     task: the training data. test_task: held-out data; without it, a tenth of `task` is held out.
-    lam: the price of an open gate (V19's lambda). target_heads: instead, how many of the heads with gates to keep;
-    the price is steered to get there. Several of either make a path: each stage begins where the last one ended.
-    kinds: only heads of these kinds get gates. roles: of heads, to count which survive.
+    units: what gets gates: "heads", "neurons", "sublayers", or several of them. A head or neuron whose sublayer also
+    has one is open if both are.
+    lam: the price of an open gate (V19's lambda), for heads. target_heads: instead, how many of the heads with gates to
+    keep. target_flops: instead, for any units, the share to keep of the FLOPs of all heads and neurons, on texts of the mean
+    length of `task`. The price is steered to get there. Several make a path: each stage begins where the last one
+    ended.
+    kinds: only units of these kinds get gates. roles: of heads, to count which survive.
     overlap: what happens to test examples that are also in the training data: "refuse", "drop" or "allow".
     run: a run directory; the same call resumes there, and ends in the same result.
     on_stage: called with every finished stage and its model. progress: called with what is being done, and its share.
     The model that you pass is not changed.
     """
-    refuse_headless(model)
     settings = settings or Gating()
-    heads = anatomy(model).heads_of(kinds)
-    asked = plan_stages(lam, target_heads, len(heads))
+    goals = plan_stages(lam, target_heads, target_flops)
     task, test, remarks = hold_out(task, test_task, settings.seed, overlap)
+    gated = GatedUnits.find(model, units, kinds, 0 if target_flops is None else max(1, round(np.mean(task.lengths))))
+    refuse_contradiction(goals, gated)
     signature = {
         "model": model_signature(model), "train": task.signature(), "test": test.signature(), "lambda": lam,
-        "target_heads": target_heads, "kinds": kinds, "settings": vars(settings), "versions": versions(),
+        "target_heads": target_heads, "target_flops": target_flops, "units": gated.asked, "kinds": kinds,
+        "settings": vars(settings), "versions": versions(),
     }  # fmt: skip
     with open_run(run, signature) as directory:
         base = evaluate(model, test).of()
-        path = GatePath(model, task, heads, settings, asked, None if directory is None else directory.path / "gates")
+        path = GatePath(model, task, gated, settings, goals, None if directory is None else directory.path / "gates")
         while not path.ended:
             try:
                 path.train(progress)
             except HeadcountError as error:
-                raise _stopped(error, path.training, heads, directory) from error
+                raise _stopped(error, path.training, directory) from error
             went_back = _reopen(path.training)
-            smaller, removed = cut(path.training, heads)
-            stage = _measure(smaller, test, base, path.training, heads, removed, roles, went_back)
+            smaller, removed = cut(path.training)
+            stage = _measure(smaller, test, base, path, removed, roles, went_back)
             if on_stage is not None:
                 on_stage(stage, smaller)
             path.finish(stage)
-    smaller, removed = cut(path.training, heads)
+    smaller, removed = cut(path.training)
     metric = test.metric
     return Gated(
         model=smaller,
@@ -110,20 +120,20 @@ def train_gates(
 class GatePath:
     """The stages of one call: those that are finished, and the training under way, kept after each epoch.
 
-    asked: (price, wanted number of open gates) of each stage. directory: for `gates.json` and its tensors.
+    directory: for `gates.json` and its tensors.
     """
 
     def __init__(
         self,
         model: Any,
         task: Task,
-        heads: Sequence[Head],
+        units: GatedUnits,
         settings: Gating,
-        asked: Sequence[tuple[float, int | None]],
+        goals: Sequence[Goal],
         directory: Path | None,
     ) -> None:
-        self.task, self.heads, self.settings, self.asked = task, heads, settings, asked
-        self.learner, self.gates = copy.deepcopy(model), HardConcrete(len(heads)).to(device_of(model))
+        self.task, self.units, self.settings, self.goals = task, units, settings, goals
+        self.learner, self.gates = copy.deepcopy(model), HardConcrete(units.count).to(device_of(model))
         self.checkpoint = Checkpointer(directory, "gates")
         self.stages: list[GateStage] = []
         self.epoch = 0  # epochs of the stage under way that are finished
@@ -137,7 +147,7 @@ class GatePath:
     @property
     def ended(self) -> bool:
         """All stages are finished, or the last one closed every gate, so that the next could only do the same."""
-        return len(self.stages) == len(self.asked) or (bool(self.stages) and self.stages[-1].went_back_to is not None)
+        return len(self.stages) == len(self.goals) or (bool(self.stages) and self.stages[-1].went_back_to is not None)
 
     def train(self, progress: Progress | None) -> None:
         """The stage under way, to its last epoch."""
@@ -145,8 +155,8 @@ class GatePath:
         def tell(share: float, loss: float) -> None:
             if progress is not None:
                 opened = int((~self.gates.closed()).sum())
-                done = (len(self.stages) + share) / len(self.asked)
-                progress(f"training gates, {opened} of {len(self.heads)} open", done)
+                done = (len(self.stages) + share) / len(self.goals)
+                progress(f"training gates, {opened} of {self.units.count} open", done)
 
         self.training.run(self.epoch, self.keep, tell)
 
@@ -165,8 +175,14 @@ class GatePath:
             self.training = self._stage(len(self.stages))
 
     def _stage(self, number: int) -> GateTraining:
-        price, wanted = self.asked[number]
-        return GateTraining(self.learner, self.task, self.gates, self.heads, self.settings, price=price, wanted=wanted)
+        goal, units = self.goals[number], self.units
+        wanted = goal.budget(units)
+        return GateTraining(self.learner, self.task, self.gates, units, self.settings, price=goal.price, wanted=wanted)
+
+    @property
+    def goal(self) -> Goal:
+        """Of the stage under way."""
+        return self.goals[len(self.stages)]
 
     def _state(self) -> dict[str, Any]:
         return {"stages": [asdict(stage) for stage in self.stages], "epoch": self.epoch}
@@ -176,8 +192,8 @@ class GatePath:
         course = None if content["course"] is None else Course.parse(content["course"])
         snapshot = None if content["snapshot"] is None else int(content["snapshot"])
         under_way = len(stages) + (course is not None)
-        if not 1 <= under_way <= len(self.asked) or not 0 <= epoch < self.settings.epochs:
-            raise ValueError(f"epoch {epoch} after {len(stages)} of {len(self.asked)} stages")
+        if not 1 <= under_way <= len(self.goals) or not 0 <= epoch < self.settings.epochs:
+            raise ValueError(f"epoch {epoch} after {len(stages)} of {len(self.goals)} stages")
         return stages, epoch, course, snapshot
 
 
@@ -192,15 +208,14 @@ def _reopen(training: GateTraining) -> int | None:
     return step
 
 
-def cut(training: GateTraining, heads: Sequence[Head]) -> tuple[Any, list[Head]]:
-    """Gates to 0 or 1: the model without the heads whose gates are closed, and which these are."""
-    if training.wanted is None:
-        closed = training.gates.closed().tolist()
-    else:  # exactly as many as asked for
-        order = training.gates.log_alpha.detach().argsort(descending=True, stable=True).tolist()
-        open_ones = set(order[: training.wanted])
-        closed = [place not in open_ones for place in range(len(heads))]
-    removed = [head for head, shut in zip(heads, closed, strict=True) if shut]
+def cut(training: GateTraining) -> tuple[Any, list[Head]]:
+    """Gates to 0 or 1: the model without the units whose gates are closed, and which these are."""
+    units = training.units
+    if training.wanted is None:  # every unit has one gate, its own
+        removed = [head for head, shut in zip(units.heads, training.gates.closed().tolist(), strict=True) if shut]
+    else:  # exactly as much as asked for
+        kept = set(units.best(training.gates, training.wanted))
+        removed = [head for head in units.heads if head not in kept]
     return remove(training.model, removed).eval(), removed
 
 
@@ -208,80 +223,104 @@ def _measure(
     smaller: Any,
     test: Task,
     base: np.ndarray,
-    training: GateTraining,
-    heads: Sequence[Head],
+    path: GatePath,
     removed: list[Head],
     roles: Mapping[Head, str] | None,
     went_back_to: int | None,
 ) -> GateStage:
     statistics = evaluate(smaller, test).of()
     tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+    training, units, goal = path.training, path.units, path.goal
+    gone = set(removed)
+    left = [head for head in units.heads if head not in gone]
     return GateStage(
         price=training.course.price,
-        target=training.wanted,
-        removed=tuple(str(head) for head in removed),
-        left=len(heads) - len(removed),
-        left_by_site={site.name: len(site.kept) for site in anatomy(smaller).sites},
+        target=goal.heads,
+        removed=tuple(anatomy(training.model, units.masks).written(removed)),
+        left=len(left),
+        of=len(units.heads),
+        left_by_site={site.name: len(site.kept) for site in anatomy(smaller, units.masks).sites},
         score=float(test.metric.of_sums(statistics.sum(0))),
         change=float(tested.change[0]),
         low=float(tested.low[0]),
         high=float(tested.high[0]),
         decided=training.gates.decided(),
-        roles=roles_left(roles, set(removed)),
+        units=" and ".join(units.masks),
+        flops=goal.flops,
+        flops_left=None if goal.flops is None else units.cost(left),
+        roles=roles_left(roles, gone),
         notes=tuple(training.course.notes),
         went_back_to=went_back_to,
     )
 
 
-def _stopped(
-    error: HeadcountError, training: GateTraining, heads: Sequence[Head], run: RunDirectory | None
-) -> HeadcountError:
+def _stopped(error: HeadcountError, training: GateTraining, run: RunDirectory | None) -> HeadcountError:
     """A loss that is not finite: save the last good model, and say where."""
     step = training.go_back()
     if not step or run is None:
         return error
-    path = save(cut(training, heads)[0], run.path / "last-good")
+    path = save(cut(training)[0], run.path / "last-good")
     return HeadcountError(f"{error.message}; the model of step {step} is saved in {path}", advice=error.advice)
 
 
-def plan_stages(lam: Any, target: Any, total: int) -> list[tuple[float, int | None]]:
-    """(price, wanted number of open gates) of each stage.
+class Goal(NamedTuple):
+    """What one stage is to reach: a price, a number of heads, or a share of the FLOPs."""
 
-    >>> plan_stages([0.01, 0.03], None, 8)
-    [(0.01, None), (0.03, None)]
+    price: float = FIRST_PRICE
+    heads: int | None = None
+    flops: float | None = None
+
+    def budget(self, units: GatedUnits) -> float | None:
+        """What the units that stay may cost together; None if the price alone decides."""
+        return self.heads if self.flops is None else self.flops - units.fixed
+
+
+def plan_stages(lam: Any, heads: Any, flops: Any) -> list[Goal]:
+    """The goal of each stage.
+
+    >>> plan_stages([0.01, 0.03], None, None)
+    [Goal(price=0.01, heads=None, flops=None), Goal(price=0.03, heads=None, flops=None)]
     """
-    if (lam is None) == (target is None):
-        given = "neither" if lam is None else "both"
+    given = [
+        name for name, value in (("lam", lam), ("target_heads", heads), ("target_flops", flops)) if value is not None
+    ]
+    if len(given) != 1:
         raise HeadcountError(
-            f"either the price of an open gate or the number of heads to keep is needed; {given} was given",
-            advice="pass {lam} or {target_heads}",
+            f"gates need one goal: a price of open gates, a number of heads or a share of the FLOPs; got {len(given)}",
+            advice="pass one of {lam}, {target_heads} and {target_flops}",
         )
+    value = next(value for value in (lam, heads, flops) if value is not None)
+    numbers = list(value) if isinstance(value, Sequence) else [value]
     if lam is not None:
-        prices = [float(price) for price in (lam if isinstance(lam, Sequence) else [lam])]
+        prices = [float(price) for price in numbers]
         if not prices or any(not price > 0 for price in prices):
             raise HeadcountError(f"lambda, the price of an open gate, must be above 0; got {prices}")
-        return [(price, None) for price in prices]
-    wanted = [int(number) for number in (target if isinstance(target, Sequence) else [target])]
-    if not wanted or any(not 1 <= number < total for number in wanted):
+        return [Goal(price) for price in prices]
+    if not numbers or sorted(numbers, reverse=True) != numbers:
+        raise HeadcountError(f"a path leads from more {'heads' if flops is None else 'FLOPs'} to fewer; got {numbers}")
+    if flops is None:
+        return [Goal(heads=int(number)) for number in numbers]
+    if any(not 0 < share < 1 for share in numbers):
+        raise HeadcountError(f"target_flops, the share of the FLOPs to keep, must be between 0 and 1; got {numbers}")
+    return [Goal(flops=float(share)) for share in numbers]
+
+
+def refuse_contradiction(goals: Sequence[Goal], units: GatedUnits) -> None:
+    """Refuse goals that these units cannot reach, or do not count in."""
+    if units.asked != ("heads",) and goals[0].flops is None:
+        raise HeadcountError(
+            f"gates on {', '.join(units.asked)} are trained to a share of FLOPs, not to a price or a number of heads",
+            advice='pass {target_flops} instead, or choose "heads" as {units}',
+        )
+    wanted = [goal.heads for goal in goals if goal.heads is not None]
+    total = len(units.heads)
+    if any(not 1 <= number < total for number in wanted):
         raise HeadcountError(f"of {total} heads with gates, 1 to {total - 1} can be kept; got {wanted}")
-    if sorted(wanted, reverse=True) != wanted:
-        raise HeadcountError(f"a path leads from more heads to fewer; got {wanted}")
-    return [(FIRST_PRICE, number) for number in wanted]
-
-
-def fresh_copy(model: Any, seed: int = 0) -> Any:
-    """A model of the same layout, with the same heads removed, and newly initialised weights.
-
-    >>> from transformers import BertConfig, BertModel
-    >>> small = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))
-    >>> fresh = fresh_copy(small)
-    >>> bool((fresh.embeddings.word_embeddings.weight == small.embeddings.word_embeddings.weight).all())
-    False
-    """
-    if not hasattr(model, "init_weights"):
-        raise HeadcountError(f"{type(model).__name__} is not a transformers model: it cannot initialise its weights")
-    fresh = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        initialize_anew(fresh)
-    return fresh
+    for goal in goals:
+        if goal.flops is not None and goal.flops - units.fixed < units.cheapest:
+            least = units.fixed + units.cheapest
+            raise HeadcountError(
+                f"{goal.flops:.1%} of the FLOPs cannot be reached by gates on {', '.join(units.asked)}: "
+                f"at least {least:.1%} remain",
+                advice="choose a larger share as {target_flops}, or more {units} and {kinds}",
+            )

@@ -1,7 +1,8 @@
-"""The training loop: AdamW, warm-up and linear decay, and every epoch can be repeated to the last bit."""
+"""The training loop, from old weights or new ones: AdamW, warm-up and decay, every epoch repeatable to the last bit."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError
 from headcount.runs import fingerprint
-from headcount.structure import device_of
+from headcount.structure import device_of, initialize_anew
 from headcount.tasks import Batch, Task
 from headcount.training.checkpoint import Checkpointer
 
@@ -155,6 +156,24 @@ class Training:
 
     def after_step(self, step: int) -> None:
         """Called after each step."""
+
+
+def fresh_copy(model: Any, seed: int = 0) -> Any:
+    """A model of the same layout, with the same heads removed, and newly initialised weights.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> small = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))
+    >>> fresh = fresh_copy(small)
+    >>> bool((fresh.embeddings.word_embeddings.weight == small.embeddings.word_embeddings.weight).all())
+    False
+    """
+    if not hasattr(model, "init_weights"):
+        raise HeadcountError(f"{type(model).__name__} is not a transformers model: it cannot initialise its weights")
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        initialize_anew(fresh)
+    return fresh
 
 
 def refuse_settings(settings: Any, wanted: dict[str, tuple[bool, str]]) -> None:

@@ -1,7 +1,16 @@
-"""Recovery: fine-tune a pruned model for a few epochs, and keep the best of them."""
+"""Recovery: fine-tune a pruned model for a few epochs, taught by the whole one, and keep the best of them.
+
+    loss = (1 - distill) L_task + distill t^2 KL(whole || pruned) + hidden mean_l |h_l - h'_l|^2 / |h_l|^2
+
+with the softened predictions of both models (temperature t, Hinton et al. 2015), and the hidden states after every
+layer l, `h` of the whole model and `h'` of the pruned one (TinyBERT, Jiao et al. 2020; CoFi, Xia et al. 2022). They
+have the same size, since pruning leaves the residual stream alone: no projection between them is needed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +23,7 @@ from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.runs import fingerprint
+from headcount.structure import anatomy
 from headcount.tasks import Batch, Task
 from headcount.training.checkpoint import Checkpointer, set_weights, weights_of
 from headcount.training.loop import Training, refuse_settings
@@ -25,7 +35,8 @@ class Recovery:
 
     epochs: at most this many. lr: the peak; it rises over the first tenth of the steps and then falls to 0.
     tokens: per batch, with padding. distill: share of the loss that asks for the whole model's own predictions
-    instead of the labels. temperature: of both models' predictions then. seed: of the order of batches and of dropout.
+    instead of the labels. temperature: of both models' predictions then. hidden: weight of the distance from the whole
+    model's hidden states. seed: of the order of batches and of dropout.
     """
 
     epochs: int
@@ -33,6 +44,7 @@ class Recovery:
     tokens: int = 1024
     distill: float = 0.0
     temperature: float = 2.0
+    hidden: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,8 +54,14 @@ class Recovery:
             "tokens": (self.tokens >= 1, "at least 1"),
             "distill": (0 <= self.distill <= 1, "a share from 0 to 1"),
             "temperature": (self.temperature > 0, "above 0"),
+            "hidden": (self.hidden >= 0, "at least 0"),
         }
         refuse_settings(self, wanted)
+
+    @property
+    def distills(self) -> bool:
+        """Whether the whole model is needed as a teacher."""
+        return self.distill > 0 or self.hidden > 0
 
 
 def recover(
@@ -58,15 +76,18 @@ def recover(
 ) -> list[float]:
     """Fine-tune a pruned model in place; it ends as the best of the epochs, the starting point included.
 
-    task: to train on. select_task: to choose the best epoch on. whole: the teacher, if `settings.distill` > 0.
+    task: to train on. select_task: to choose the best epoch on. whole: the teacher, unless `distill` and
+    `hidden` are 0.
     directory: keeps a checkpoint after each epoch; the same call then resumes, and ends in the same weights.
     progress: called with the share done. Returns the metric on `select_task` before and after each epoch.
     """
-    if settings.distill and whole is None:
+    if settings.distills and whole is None:
         raise HeadcountError("distillation needs the whole model as its teacher", advice="pass {whole}")
     training = Recovering(pruned, task, settings, whole)
     better = max if select_task.metric.higher_is_better else min
     signature = {"settings": asdict(settings), "start": fingerprint(pruned), "task": task.signature()}
+    if directory is not None and whole is not None and settings.distills:
+        signature["whole"] = fingerprint(whole)
     checkpoint = Checkpointer(directory, "recovery", signature)
     scores = checkpoint.read(lambda state: _scores(state["scores"], settings.epochs)) or []
     if scores:
@@ -90,7 +111,7 @@ def recover(
 
 
 class Recovering(Training):
-    """Towards the labels, the whole model's predictions, or some of both."""
+    """Towards the labels, and towards the whole model's predictions and hidden states."""
 
     def __init__(self, model: Any, task: Task, settings: Recovery, whole: nn.Module | None) -> None:
         groups = [{"params": list(model.parameters()), "lr": settings.lr}]
@@ -98,26 +119,85 @@ class Recovering(Training):
         super().__init__(
             model, task, groups, batches=batches, epochs=settings.epochs, seed=settings.seed, what="the recovery"
         )
-        self.settings, self.whole = settings, whole
+        self.settings, self.whole = settings, whole if settings.distills else None
 
     def loss(self, step: int, batch: Batch) -> Tensor:
-        outputs = self.task.outputs(self.model, batch)
-        loss = (1 - self.settings.distill) * self.task.losses(outputs, batch).mean()
-        if self.settings.distill and self.whole is not None:
-            loss = loss + self.settings.distill * self._distance(outputs, batch)
-        return loss
+        if self.whole is None:
+            return super().loss(step, batch)
+        share, hidden = self.settings.distill, self.settings.hidden
+        with torch.no_grad(), hidden_states(self.whole.eval()) as wanted:
+            theirs = self.task.outputs(self.whole, batch)
+        with hidden_states(self.model) as found:
+            ours = self.task.outputs(self.model, batch)
+        loss = (1 - share) * self.task.losses(ours, batch).mean()
+        if share:
+            loss = loss + share * self._divergence(ours, theirs, batch)
+        return loss + hidden * distance(found, wanted, batch) if hidden else loss
 
-    def _distance(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """KL divergence from the whole model's softened predictions (Hinton et al. 2015)."""
-        assert self.whole is not None
-        with torch.no_grad():
-            wanted = self.task.outputs(self.whole.eval(), batch)
-        if outputs.ndim == 3 and batch.labels is not None:  # only where a token is predicted
+    def _divergence(self, ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
+        """KL divergence from the whole model's softened predictions."""
+        if ours.ndim == 3 and batch.labels is not None:  # only where a token is predicted
             there = batch.labels != -100
-            outputs, wanted = outputs[there], wanted[there]
+            ours, theirs = ours[there], theirs[there]
         heat = self.settings.temperature
-        ours, theirs = F.log_softmax(outputs.float() / heat, -1), F.log_softmax(wanted.float() / heat, -1)
+        ours, theirs = F.log_softmax(ours.float() / heat, -1), F.log_softmax(theirs.float() / heat, -1)
         return F.kl_div(ours, theirs, reduction="batchmean", log_target=True) * heat**2
+
+
+@contextmanager
+def hidden_states(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
+    """Collect, as long as the block lasts, what each Transformer layer puts out: its kind and (B, T, d), as they run.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> size = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+    >>> model = BertModel(BertConfig(**size))
+    >>> with hidden_states(model) as found:
+    ...     _ = model(torch.tensor([[5, 6, 7]]))
+    >>> [(kind, tuple(hidden.shape)) for kind, hidden in found]
+    [('encoder', (1, 3, 8)), ('encoder', (1, 3, 8))]
+
+    Hooks on the layers see what every family computes, once for each time that a shared layer runs.
+    """
+    found: list[tuple[str, Tensor]] = []
+    sites = anatomy(model).sites
+    decodes = any(site.kind == "cross" for site in sites)  # a decoder's text is then another one than the input
+
+    def collecting(kind: str) -> Any:
+        def hook(block: nn.Module, args: Any, output: Any) -> None:
+            found.append((kind, output[0] if isinstance(output, tuple) else output))
+
+        return hook
+
+    with ExitStack() as stack:
+        for block, kind in {site.block: site.kind for site in reversed(sites)}.items():
+            kind = "target" if decodes and kind in ("decoder", "cross") else kind
+            stack.callback(block.register_forward_hook(collecting(kind)).remove)
+        yield found
+
+
+def distance(found: list[tuple[str, Tensor]], wanted: list[tuple[str, Tensor]], batch: Batch) -> Tensor:
+    """How far hidden states are from the wanted ones: the squared error of each token's, relative to its square.
+
+    Relative, because the scale differs between models, layers and, where the first token attracts attention, tokens.
+    Averaged over tokens that are not padding, then over layers.
+    """
+    errors = []
+    for (kind, ours), (_, theirs) in zip(found, wanted, strict=True):
+        ours, theirs = ours.float(), theirs.float()
+        error = (ours - theirs).square().sum(-1) / theirs.square().sum(-1).clamp_min(1e-6)  # (B, T)
+        there = _there(kind, batch)
+        if there is not None and there.shape == error.shape:
+            error = error[there.to(error.device)]
+        errors.append(error.mean())
+    return torch.stack(errors).mean()
+
+
+def _there(kind: str, batch: Batch) -> Tensor | None:
+    """(B, T) which positions are not padding, if that is known."""
+    if kind == "target":
+        return None if batch.labels is None or batch.labels.ndim < 2 else batch.labels != -100
+    mask = batch.inputs.get("attention_mask")
+    return None if mask is None or kind == "vision" else mask.bool()
 
 
 def _scores(scores: Any, epochs: int) -> list[float]:
