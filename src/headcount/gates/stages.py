@@ -70,9 +70,9 @@ def train_gates(
     units: what gets gates: "heads", "neurons", "sublayers", or several of them. A head or neuron whose sublayer also
     has one is open if both are.
     lam: the price of an open gate (V19's lambda), for heads. target_heads: instead, how many of the heads with gates to
-    keep. target_flops: instead, for any units, the share to keep of the FLOPs of all heads and neurons, on texts of the mean
-    length of `task`. The price is steered to get there. Several make a path: each stage begins where the last one
-    ended.
+    keep. target_flops: instead, for any units, the share to keep of the FLOPs of all heads and neurons, on texts of the
+    mean length of `task`. The price is steered to get there. Several make a path: each stage begins where the last
+    one ended.
     kinds: only units of these kinds get gates. roles: of heads, to count which survive.
     overlap: what happens to test examples that are also in the training data: "refuse", "drop" or "allow".
     run: a run directory; the same call resumes there, and ends in the same result.
