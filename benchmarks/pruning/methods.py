@@ -13,9 +13,9 @@ from benchmarks.pruning.kwon import Kwon
 from headcount.errors import HeadcountError
 from headcount.pruning import Pruning
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.costs import flops_of
 from headcount.pruning.cut_size import bisect, cut_sizes
 from headcount.pruning.search import Cut, CutSearch
+from headcount.pruning.unit_costs import flops_of
 from headcount.surgery import remove
 
 OURS = "ours"

@@ -9,8 +9,8 @@ from headcount import anatomy, load, prune, remove, save
 from headcount.errors import HeadcountError
 from headcount.heads import Head
 from headcount.pruning import Pruning
-from headcount.pruning.costs import CostTable, cost_table, flops_of
 from headcount.pruning.selection import Candidate, candidates_of, cheapest_by_cost
+from headcount.pruning.unit_costs import CostTable, cost_table, flops_of
 from headcount.scoring import unit_moments
 from headcount.surgery import as_stock
 from toy_jobs import JOBS, classification, language
@@ -104,7 +104,7 @@ def test_only_the_kinds_that_are_named_lose_units(model, tasks):
 def test_time_is_measured_once_and_kept(model, tasks, tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "headcount.pruning.costs._share_of_time", lambda *args: calls.append(1) or 0.2 + 0.001 * args[2]
+        "headcount.pruning.unit_costs._share_of_time", lambda *args: calls.append(1) or 0.2 + 0.001 * args[2]
     )
     prune(model, *tasks, flops=0.3, cost="time", run=tmp_path / "run")
     assert calls

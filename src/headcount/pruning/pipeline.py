@@ -9,12 +9,12 @@ from typing import Any
 from headcount.bench import measure_speed
 from headcount.evaluation import evaluate
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.costs import cost_table, flops_of
 from headcount.pruning.cut_size import Budget, choose_cut
 from headcount.pruning.result import Pruned
 from headcount.pruning.search import CutSearch
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import refuse_headless, split_data
+from headcount.pruning.unit_costs import cost_table, flops_of
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import noninferior, paired_bootstrap
 from headcount.structure import whole_anatomy

@@ -16,7 +16,6 @@ from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensation import compensate
-from headcount.pruning.costs import CostTable, cost_table
 from headcount.pruning.selection import (
     SEARCHES,
     candidates_of,
@@ -26,6 +25,7 @@ from headcount.pruning.selection import (
     removable,
 )
 from headcount.pruning.settings import Pruning
+from headcount.pruning.unit_costs import CostTable, cost_table
 from headcount.runs import RunDirectory
 from headcount.scoring import head_gradients, unit_moments
 from headcount.structure import anatomy

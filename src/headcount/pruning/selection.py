@@ -10,7 +10,7 @@ import numpy as np
 
 from headcount.errors import HeadcountError
 from headcount.heads import Head
-from headcount.pruning.costs import CostTable
+from headcount.pruning.unit_costs import CostTable
 from headcount.scoring import normalized
 from headcount.structure import Anatomy, AttentionSite, Site
 

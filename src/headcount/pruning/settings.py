@@ -11,8 +11,8 @@ from typing import Any
 
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.compensation import COMPENSATIONS
-from headcount.pruning.costs import COSTS
 from headcount.pruning.selection import SEARCHES, counts
+from headcount.pruning.unit_costs import COSTS
 from headcount.structure import UNITS
 from headcount.training import Recovery
 
