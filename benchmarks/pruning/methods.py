@@ -13,7 +13,7 @@ from benchmarks.pruning.kwon import Kwon
 from headcount.pruning import Pruning, prune
 
 OURS = "ours"
-BASELINES = ("kwon", "textpruner")
+BASELINES = ("kwon", "kwon-clip", "textpruner")
 
 
 def ours(data: Data, ratio: float, units: tuple[str, ...]) -> Any:
@@ -27,8 +27,9 @@ def maker(method: str, data: Data, results: Path) -> Callable[[float], Any]:
 
     results: where benchmarks/pruning/textpruner.py has written what TextPruner did.
     """
-    if method == "kwon":
-        return Kwon(data.model, data.score, typical(data.score)).prune
+    if method in ("kwon", "kwon-clip"):
+        beyond = "clip" if method == "kwon-clip" else "stop"
+        return Kwon(data.model, data.score, typical(data.score), beyond).prune
     if method == "textpruner":
         return partial(textpruner.rebuild, data, results)
     return partial(ours, data, units=METHODS[method])
@@ -40,5 +41,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     "neurons": ("neurons",),
     OURS: ("heads", "neurons"),
     "kwon": ("heads", "neurons"),
+    "kwon-clip": ("heads", "neurons"),
     "textpruner": ("heads", "neurons"),
 }
