@@ -40,12 +40,14 @@ class Kwon:
     """The method on one model and one sample of data; `prune` it to any number of FLOPs.
 
     task: the paper takes 2,048 training examples. batch: examples whose FLOPs are counted.
+    beyond: what to do with a layer for which stage 4 finds values outside of [-10, 10]: "stop" leaves its masks, and
+        those of the layers after it, at 1; "clip" cuts the values off and continues.
     """
 
-    def __init__(self, model: Any, task: Task, batch: Batch) -> None:
+    def __init__(self, model: Any, task: Task, batch: Batch, beyond: str = "stop") -> None:
         if model.config.model_type not in NORM_AFTER:
             raise HeadcountError(f"{model.config.model_type} is not one of {', '.join(NORM_AFTER)}")
-        self.model, self.task = model.eval(), task
+        self.model, self.task, self.beyond = model.eval(), task, beyond
         self.gradients = mask_gradients(model, task)
         self.total, self.costs = flops_by_unit(model, task, batch)
         self.targets = Targets(model, task)
@@ -72,7 +74,7 @@ class Kwon:
             if not stays
         ]
         smaller = remove(self.model, off)
-        values, stopped = tune(smaller, self.targets) if tuned else ({}, "")
+        values, stopped = tune(smaller, self.targets, self.beyond) if tuned else ({}, "")
         ones = {head: 1.0 for site in anatomy(smaller, UNITS).sites for head in site.heads}
         return smaller, ones | values, stopped
 
@@ -225,11 +227,10 @@ def _used(site: str, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def tune(smaller: Any, targets: Targets) -> tuple[dict[Head, float], str]:
+def tune(smaller: Any, targets: Targets, beyond: str = "stop") -> tuple[dict[Head, float], str]:
     """Stage 4, in place: rescale the units left, site by site as they run, each by its own least squares.
 
-    Returns the value of every unit that was rescaled, and the site at which a value left the range, or "": as the paper
-    does, the masks of that site and of those after it stay 1.
+    Returns the value of every unit that was rescaled, and the site at which tuning stopped, or "". beyond: see `Kwon`.
     """
     sites = {site.name: site for site in anatomy(smaller, UNITS).sites}
     stream = Stream(smaller.eval(), targets.task, targets.batches, [sites[name] for name in targets.order])
@@ -247,8 +248,9 @@ def tune(smaller: Any, targets: Targets) -> tuple[dict[Head, float], str]:
             gram += context[used].T @ context[used]
             cross += context[used].T @ missing
         scales = least_squares(gram, cross, columns.double(), site.width)
-        if scales.abs().max() > RANGE:
+        if scales.abs().max() > RANGE and beyond == "stop":
             return values, name
+        scales = scales.clamp(-RANGE, RANGE)
         columns *= scales.repeat_interleave(site.width).to(columns)
         values |= dict(zip(site.heads, scales.tolist(), strict=True))
     return values, ""

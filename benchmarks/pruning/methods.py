@@ -19,7 +19,7 @@ from headcount.pruning.unit_costs import flops_of
 from headcount.surgery import remove
 
 OURS = "ours"
-BASELINES = ("kwon", "textpruner")
+BASELINES = ("kwon", "kwon-clip", "textpruner")
 
 
 class Ours:
@@ -58,8 +58,9 @@ def maker(method: str, data: Data, results: Path) -> Callable[[float], Any]:
 
     results: where benchmarks/pruning/textpruner.py has written what TextPruner did.
     """
-    if method == "kwon":
-        return Kwon(data.model, data.score, typical(data.score)).prune
+    if method in ("kwon", "kwon-clip"):
+        beyond = "clip" if method == "kwon-clip" else "stop"
+        return Kwon(data.model, data.score, typical(data.score), beyond).prune
     if method == "textpruner":
         return partial(textpruner.rebuild, data, results)
     return Ours(data, METHODS[method]).prune
@@ -71,5 +72,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     "neurons": ("neurons",),
     OURS: ("heads", "neurons"),
     "kwon": ("heads", "neurons"),
+    "kwon-clip": ("heads", "neurons"),
     "textpruner": ("heads", "neurons"),
 }

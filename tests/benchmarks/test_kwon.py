@@ -174,3 +174,8 @@ def test_tuning_stops_where_a_value_leaves_the_range(kwon, monkeypatch):
     assert stopped == order[place]
     for head, value in values.items():
         assert value == (pytest.approx(tuned[head]) if order.index(head.site) < place else 1)
+
+    method.beyond = "clip"
+    _, values, stopped = method.cut(1.4)
+    assert not stopped
+    assert max(abs(value) for head, value in values.items() if head.site == order[place]) == pytest.approx(kwon.RANGE)
