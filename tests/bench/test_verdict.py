@@ -61,7 +61,7 @@ def test_places_are_told_apart():
     rows = [simulated(1.2, 0.0, batch=batch) for batch in (1, 4, 16)]
     assert verdict(rows) == "faster by 20% (limit 23%) at batch 1, 4 and 16"
     two = [SpeedRow("pruned", 1, length, 1, 2, 2.0, 1.9, 2.1) for length in (8, 16)]
-    assert verdict(two) == "faster by 100% at batch 1, length 8 and at batch 1, length 16"
+    assert verdict(two) == "2.00 times as fast at batch 1, length 8 and at batch 1, length 16"
     assert verdict([SpeedRow("original", 1, 8, 1.0)]) == ""
 
 
