@@ -107,6 +107,32 @@ def prune() -> dict[str, Any]:
     }
 
 
+def with_neurons() -> dict[str, Any]:
+    """What `prune --units heads,neurons` says beside or instead of the above: 4 feed-forward layers of 64 neurons."""
+    ranges = ["encoder_ffn.0.5", "encoder_ffn.0.8-14", "encoder_ffn.1.0-39", "encoder_ffn.3.0-63"]
+    kept = [head for head in HEADS if head not in REMOVED]
+    attention = [sum(head.startswith(f"encoder.{layer}.") for head in kept) for layer in range(4)]
+    tried = [
+        {"removed": gone, "pruned": share, "chosen": gone == 122, "score": 0.9 - share / 100, "change": -share / 100}
+        | {"change_low": -share / 100 - 0.01, "change_high": -share / 100 + 0.01}
+        for gone, share in ((60, 0.3), (90, 0.2), (122, 0.5))  # fewer units can cost more
+    ]
+    return {
+        "removed": [*REMOVED, *ranges],
+        "sites": [
+            *({"kind": "encoder", "layer": layer, "left": left, "of": 6} for layer, left in enumerate(attention)),
+            *({"kind": "encoder_ffn", "layer": i, "left": n, "of": 64} for i, n in enumerate((56, 24, 64, 0))),
+        ],
+        "flops_before": 2000000,
+        "flops_after": 800000,
+        "saved": {"heads": 0.15, "neurons": 0.45},
+        "units": ["heads", "neurons"],
+        "cost": "flops",
+        "speed": {"before": 100.0, "after": 210.0, "speedup": 2.1, "low": 2.0, "high": 2.2},
+        "tried": tried,
+    }
+
+
 def bench() -> dict[str, Any]:
     rows = [
         {"model": "pruned", "batch": batch, "length": 128, "original": 40.0 * batch, "pruned": 40.0 * batch * times}

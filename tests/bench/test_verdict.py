@@ -61,8 +61,10 @@ def test_places_are_told_apart():
     rows = [simulated(1.2, 0.0, batch=batch) for batch in (1, 4, 16)]
     assert verdict(rows) == "faster by 20% (limit 23%) at batch 1, 4 and 16"
     two = [SpeedRow("pruned", 1, length, 1, 2, 2.0, 1.9, 2.1) for length in (8, 16)]
-    assert verdict(two) == "faster by 100% at batch 1, length 8 and at batch 1, length 16"
+    assert verdict(two) == "2.00 times as fast at batch 1, length 8 and at batch 1, length 16"
     assert verdict([SpeedRow("original", 1, 8, 1.0)]) == ""
+    mixed = [SpeedRow("pruned", 16, 8, 1, 2, 2.1, 2.0, 2.2, 2.5), SpeedRow("pruned", 1, 8, 1, 1, 1.3, 1.2, 1.4, 2.5)]
+    assert verdict(mixed) == "2.10 times as fast (limit 2.50) at batch 16; 1.30 times as fast (limit 2.50) at batch 1"
 
 
 def test_the_interval_covers_the_median():

@@ -111,6 +111,48 @@ def test_layers_show_who_stays(page):
         assert counts == [f"6 → {number}" for number in left]
 
 
+def cut_with_neurons(tmp_path):
+    content = made_up.run_json("prune", **made_up.with_neurons())
+    return report(content, tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def bars(chart):
+    """Each bar by its first line: how far it is filled, as a share of the longest outline."""
+    boxes = [box for box in chart.iter(f"{reading.SVG}rect") if "fill" in box.get("class", "").split()]
+    whole = max(float(mark.attributes["width"]) for mark in reading.marks(chart))
+    return {
+        mark.lines[0]: float(box.attrib["width"]) / whole for mark, box in zip(reading.marks(chart), boxes, strict=True)
+    }
+
+
+def test_feed_forward_layers_are_bars_and_heads_stay_cells(tmp_path):
+    page = cut_with_neurons(tmp_path)
+    (chart,) = reading.charts(page, "encoder_ffn: remaining neurons")
+    shares = {f"encoder_ffn.{layer}": left / 64 for layer, left in enumerate((56, 24, 64, 0))}
+    assert bars(chart) == pytest.approx(shares, abs=0.002)
+    counts = [reading.said(text) for text in chart.iter(f"{reading.SVG}text") if "→" in reading.said(text)]
+    assert counts == ["64 → 56", "64 → 24", "64 → 64", "64 → 0"]
+    (cells,) = reading.charts(page, "remaining heads, layer by layer")
+    assert {mark.attributes["data-head"] for mark in reading.marks(cells)} == set(made_up.HEADS)
+    assert "No neurons are left in encoder_ffn.3." in page
+
+
+def test_what_each_kind_saved_is_drawn_and_said(tmp_path):
+    page = cut_with_neurons(tmp_path)
+    (chart,) = reading.charts(page, "FLOPs saved")
+    expected = {"saved by heads": 0.15, "saved by neurons": 0.45, "left": 0.4}
+    assert bars(chart) == pytest.approx(expected, abs=0.002)
+    assert "60.0% are saved: 15.0% by heads, 45.0% by neurons" in page
+    assert not reading.charts(report(made_up.run_json("prune"), tmp_path / "old.html").read_text(), "FLOPs saved")
+
+
+def test_cuts_by_cost_stand_at_their_share_of_it(tmp_path):
+    (chart,) = reading.charts(cut_with_neurons(tmp_path), "change of accuracy with each cut")
+    shown = [(x, y) for _, x, y in reading.values(chart)]
+    assert [x for x, _ in shown] == pytest.approx([0, 0.2, 0.3, 0.5], abs=0.002)
+    assert [y for _, y in shown] == pytest.approx([0, -0.002, -0.003, -0.005], abs=2e-4)
+
+
 def test_speed_stands_beside_its_limit(page):
     (chart,) = reading.charts(page, "Forward pass: speedup")
     factor, offset = reading.scale(chart, "x")

@@ -77,6 +77,44 @@ def test_the_headline_claims_what_was_shown_and_no_more():
     assert headline(made_up.run_json("ablate")) == "2 of 24 heads matter on their own"
 
 
+def test_a_cut_with_neurons_claims_its_speed_first():
+    def page(*contents):
+        return reading.tree(page_of(*contents))
+
+    def headline(*contents):
+        return reading.said(next(page(*contents).iter("h1")))
+
+    cut, bench = made_up.run_json("prune", **made_up.with_neurons()), made_up.run_json("bench")
+    proven = "accuracy 0.9000 \u2192 0.8980, non-inferior (drop \u2264 0.5 points)"
+    removed = "10 of 24 heads and 112 of 256 neurons removed"
+    assert headline(cut) == f"2.10 times as fast, {proven}: {removed}"
+    assert headline(cut, {**bench, "rows": bench["rows"][1:]}) == f"1.12 to 1.21 times as fast, {proven}: {removed}"
+    assert headline(cut, bench) == f"1.21 times as fast at batch 16, {proven}: {removed}"
+    assert headline({**cut, "noninferior": False}).startswith("2.10 times as fast, accuracy 0.9000 \u2192 0.8980: ")
+    unsure = {**cut, "speed": {**cut["speed"], "low": 0.98}}
+    assert headline(unsure).startswith("2.50 times fewer FLOPs, accuracy")
+    tiles = [reading.said(part) for part in page(cut).iter("li") if part.find("b") is not None]
+    assert tiles[0].startswith("2.10\u00d7")
+    for fact in ("10 of 24", "112 of 256", "\u221260.0%FLOPs: 2.50 times fewer"):
+        assert any(tile.startswith(fact) for tile in tiles), fact
+    only = {**cut, "removed": [name for name in cut["removed"] if "_ffn" in name], "left": 24, "kept": made_up.HEADS}
+    assert headline(only).endswith(": 112 of 256 neurons removed")
+    assert not reading.charts(page_of(only), "remaining heads")
+
+
+def test_neurons_are_kept_apart_from_heads():
+    run = read(made_up.run_json("prune", **made_up.with_neurons()))
+    assert [str(head) for head in run.listed("removed")] == made_up.REMOVED
+    assert (run.total_heads, run.removed_neurons, run.total_neurons) == (24, 112, 256)
+    assert [(width.before, width.left) for width in run.widths] == [(64, 56), (64, 24), (64, 64), (64, 0)]
+    twice = made_up.with_neurons()
+    twice["sites"] = [{**row, "of": 100} if "_ffn" in row["kind"] else row for row in twice["sites"]]
+    again = read(made_up.run_json("prune", **twice))  # 36 of 100 were gone before this run
+    assert again.total_neurons == 256
+    old = read(made_up.run_json("prune"))
+    assert (old.widths, old.removed_neurons, old.is_for_speed) == ([], 0, False)
+
+
 def test_the_headline_shows_the_verdict_as_the_run_words_it():
     def lead(**more):
         page = reading.tree(page_of(made_up.run_json("prune", **more)))
@@ -282,9 +320,10 @@ JSON = st.recursive(
 
 
 @settings(max_examples=50)
-@given(name=st.sampled_from(sorted(made_up.RUNS)), value=JSON, data=st.data())
+@given(name=st.sampled_from([*sorted(made_up.RUNS), "neurons"]), value=JSON, data=st.data())
 def test_a_strange_value_anywhere_leaves_a_whole_page(name, value, data):
-    content = json.loads(json.dumps(made_up.run_json(name)))
+    found = made_up.run_json("prune", **made_up.with_neurons()) if name == "neurons" else made_up.run_json(name)
+    content = json.loads(json.dumps(found))
     spot = content
     while isinstance(spot, (dict, list)) and spot:
         key = data.draw(st.sampled_from(sorted(spot) if isinstance(spot, dict) else range(len(spot))))
@@ -302,6 +341,8 @@ def test_a_strange_value_anywhere_leaves_a_whole_page(name, value, data):
     ("name", "odd"),
     [
         ("prune", {"tried": [{}, {}]}),
+        ("prune", {**made_up.with_neurons(), "saved": {"heads": "much", "neurons": None}, "sites": [{"kind": []}]}),
+        ("prune", {**made_up.with_neurons(), "flops_after": 0, "removed": ["encoder_ffn.0.9-3", "encoder_ffn.0"]}),
         ("track", {"checkpoints": [{"name": "one", "points": [{"method": [], "pruned": 0.5, "relative": 1.0}]}]}),
         ("bench", {"rows": [{"model": [], "batch": 1, "length": 8, "speedup": 1.1}]}),
     ],

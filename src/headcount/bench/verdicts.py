@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SMALL = 0.02  # a smaller change does not count, however certain it is
+LARGE = 0.5  # from here on, gains are written as times instead of percent
 
 
 @dataclass(frozen=True)
@@ -38,32 +39,37 @@ def verdict(rows: Sequence[SpeedRow]) -> str:
     >>> fast = SpeedRow("pruned", 16, 128, 50, 60.5, 1.21, 1.19, 1.23, 1.23)
     >>> verdict([fast, SpeedRow("pruned", 1, 128, 50, 50, 1.0, 0.97, 1.04, 1.23)])
     'faster by 21% (limit 23%) at batch 16; no gain at batch 1'
+    >>> verdict([SpeedRow("pruned", 16, 128, 50, 105, 2.1, 2.0, 2.2, 2.4)])
+    '2.10 times as fast (limit 2.40) at batch 16'
 
     A speedup counts if it is at least 2% and its whole interval lies above 1. An interval that is too wide to tell is
     called so.
     """
     compared = [row for row in rows if row.speedup is not None]
     several = len({row.length for row in compared}) > 1
-    places: dict[str, list[str]] = {}
+    in_times = any((row.speedup or 0.0) - 1 >= LARGE for row in compared)
+    places: dict[tuple[int, str], list[str]] = {}
     for row in compared:
-        places.setdefault(_finding(row), []).append(_place(row, several))
-    order = ("faster", "too", "no", "slower")
-    found = sorted(places, key=lambda finding: order.index(finding.split()[0]))  # stable: batches stay in their order
-    return "; ".join(f"{finding} at {_joined(places[finding])}" for finding in found)
+        places.setdefault(_finding(row, in_times), []).append(_place(row, several))
+    found = sorted(places, key=lambda finding: finding[0])  # stable: batches stay in their order
+    return "; ".join(f"{finding[1]} at {_joined(places[finding])}" for finding in found)
 
 
-def _finding(row: SpeedRow) -> str:
+def _finding(row: SpeedRow, in_times: bool) -> tuple[int, str]:
+    """What one row shows, after its place in the sentence: faster, too noisy, no gain, slower."""
     assert row.speedup is not None
     assert row.low is not None
     assert row.high is not None
-    gain, limit = row.speedup - 1, "" if row.limit is None else f" (limit {row.limit - 1:.0%})"
+    gain = row.speedup - 1
+    if row.low > 1 and gain >= SMALL and in_times:
+        return 0, f"{row.speedup:.2f} times as fast" + ("" if row.limit is None else f" (limit {row.limit:.2f})")
     if row.low > 1 and gain >= SMALL:
-        return f"faster by {gain:.0%}{limit}"
+        return 0, f"faster by {gain:.0%}" + ("" if row.limit is None else f" (limit {row.limit - 1:.0%})")
     if row.high < 1 and gain <= -SMALL:
-        return f"slower by {1 - row.speedup:.0%}"
+        return 3, f"slower by {1 - row.speedup:.0%}"
     if row.high - row.low > 4 * SMALL and row.high - 1 >= SMALL:
-        return f"too noisy to tell ({row.low - 1:+.0%} to {row.high - 1:+.0%})"
-    return "no gain"
+        return 1, f"too noisy to tell ({row.low - 1:+.0%} to {row.high - 1:+.0%})"
+    return 2, "no gain"
 
 
 def _place(row: SpeedRow, several: bool) -> str:

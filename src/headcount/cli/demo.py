@@ -22,9 +22,9 @@ def demo(
 ) -> None:
     """Run the whole job, end to end, on real data and offline.
 
-    `reviews` fine-tunes a real pretrained encoder on real film reviews, finds the heads that matter, removes others
-    within a budget, tests the result on held-out reviews and measures the speed. `translation` trains a small
-    encoder-decoder to translate numbers, and shows which kind of attention it needs most, and since when.
+    `reviews` fine-tunes a real pretrained encoder on real film reviews, finds the heads that matter, removes heads
+    and neurons within a budget, tests the result on held-out reviews and measures the speed. `translation` trains a
+    small encoder-decoder to translate numbers, and shows which kind of attention it needs most, and since when.
 
     A demo that was stopped resumes where it stopped when you run it again.
 

@@ -99,7 +99,7 @@ class Pruned:
         lines.append(self.verdict_in_words())
         share = self.parameters_after / self.parameters_before - 1
         lines.append(f"Parameters: {self.parameters_before:,} before, {self.parameters_after:,} after ({share:+.1%}).")
-        lines.append(f"FLOPs: {self.flops_before / max(1, self.flops_after):.2f} times fewer.")
+        lines.append(_flops_saved(self))
         if self.speed is not None:
             lines.append(
                 f"Speed here: {self.speed.before:.0f} examples/s before, {self.speed.after:.0f} after "
@@ -182,6 +182,15 @@ def _what_was_removed(pruned: Pruned) -> str:
         total = gone + sum(len(site.kept) for site in sites)
         parts.append(f"{gone:,} of {total:,} {unit}s removed ({gone / max(1, total):.0%})")
     return f"{', '.join(parts)}."
+
+
+def _flops_saved(pruned: Pruned) -> str:
+    """`FLOPs: 2.14 times fewer (53.2% saved: 12.1% by heads, 41.1% by neurons).`"""
+    saved = 1 - pruned.flops_after / max(1, pruned.flops_before)
+    parts = [f"{share:.1%} by {unit}" for unit, share in pruned.saved.items() if share > 0]
+    by_unit = f": {', '.join(parts)}" if len(parts) > 1 else ""
+    times = pruned.flops_before / max(1, pruned.flops_after)
+    return f"FLOPs: {times:.2f} times fewer ({saved:.1%} saved{by_unit})."
 
 
 def _units_by_layer(pruned: Pruned) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from headcount.reporting import numbers
 from headcount.reporting.charts import Estimate, interval_chart, scatter_chart
-from headcount.reporting.markup import Columns, Markup, figure, figures, folded, section, sentences, table
+from headcount.reporting.markup import Columns, Markup, figure, figures, folded, listing, section, sentences, table
 from headcount.reporting.numbers import number
 from headcount.reporting.runs import ALL_BUT_ONE, ModelRuns, RunRecord, parse
 
@@ -131,14 +131,14 @@ def _correlation(run: RunRecord) -> str:
 
 
 def evaluations(model: ModelRuns) -> Markup | None:
-    """Scores of the model as it is, and with chosen heads off."""
+    """Scores of the model as it is, and with chosen units off."""
     runs = [run for run in model.of("evaluate") if run.number("score") is not None]
     columns: Columns = {
         "data": lambda run: run.data(),
         "metric": lambda run: run.metric.name,
         "score": lambda run: run.metric.score(run.number("score")),
         "95% interval": lambda run: run.metric.score_interval(run.content),
-        "heads off:": lambda run: ", ".join(map(str, run.listed("off"))) or "none",
+        "off:": lambda run: listing(run.texts("off"), most=20) or "none",
         "change": lambda run: run.metric.change(run.number("change")),
         "p": lambda run: numbers.p_value(run.number("p")),
     }

@@ -1,4 +1,4 @@
-"""Charts with axes, drawn as SVG: lines with bands, values with intervals, scatters.
+"""Charts drawn as SVG: lines with bands, values with intervals, bars, scatters.
 
 A mark carries its numbers as a `<title>`, which a browser shows by itself; the page's script makes them reachable by
 touch and keyboard as well. Colours are classes, so that the page can set them for light, dark and paper.
@@ -15,7 +15,8 @@ from headcount.reporting.markup import Markup, asset, join, legend, tag
 from headcount.reporting.numbers import MINUS, write
 
 WIDTH = 360.0  # of every drawing: about a phone
-ROW = 20.0  # height of a row in `interval_chart`
+ROW = 20.0  # height of a row in `interval_chart` and `bar_chart`
+LETTER = 5.6  # about the width of one
 SCATTER_HEIGHT = 320.0
 MANY_DOTS = 30  # on a line; more would hide it if they were drawn large
 
@@ -262,7 +263,7 @@ def interval_chart(
     """
     shown = [*rows, *same_scale_as]
     seen = [value for row in shown for value in (row.value, row.low, row.high, row.limit) if value is not None]
-    left = 12 + 5.6 * max((len(row.name) for row in rows), default=0)
+    left = 12 + LETTER * max((len(row.name) for row in rows), default=0)
     height = ROW * len(rows) + 46
     axes = Axes(padded_range([*seen, zero]), (0.0, 1.0), height=height, left=min(left, 150.0), top=6)
     base = height - axes.bottom
@@ -285,6 +286,39 @@ def _estimate(axes: Axes, row: Estimate, y: float) -> Markup:
         ends = {"x1": axes.x(row.low), "x2": axes.x(row.high)}
         drawn.append(tag("line", class_=f"whisker {row.colour}", **ends, y1=y, y2=y))
     return join(*drawn, mark("circle", row.tip, f"dot {row.colour}", cx=axes.x(row.value), cy=y, r=4))
+
+
+# ----------------------------------------------------------------------------------------------------------------- bars
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a bar chart: how much of a whole, in words beside it, and what its mark says."""
+
+    name: str
+    value: float
+    whole: float
+    words: str
+    tip: Sequence[str]
+    colour: str = "kept"
+
+
+def bar_chart(rows: Sequence[Bar], label: str) -> Markup:
+    """One row per bar: an outline as long as its whole, filled as far as its value."""
+    left = 12 + LETTER * max((len(row.name) for row in rows), default=0)
+    right = 12 + LETTER * max((len(row.words) for row in rows), default=0)
+    unit = (WIDTH - left - right) / max((row.whole for row in rows if row.whole > 0), default=1.0)
+    drawn = []
+    for place, row in enumerate(rows):
+        y, whole, filled = 4 + ROW * place, unit * max(row.whole, 0.0), unit * min(max(row.value, 0.0), row.whole)
+        box = {"x": left, "y": y, "height": ROW - 5, "rx": 2}
+        drawn += [
+            text_at(left - 6, y + 11, row.name, "end"),
+            tag("rect", class_=f"{row.colour} fill", **box, width=filled),
+            mark("rect", row.tip, "whole", **box, width=whole),
+            text_at(left + whole + 6, y + 11, row.words),
+        ]
+    return drawing(ROW * len(rows) + 6, *drawn, label=label, columns=1)
 
 
 # ------------------------------------------------------------------------------------------------------------- scatters

@@ -32,17 +32,23 @@ def headline(model: ModelRuns) -> Markup:
     )
 
 
-# --------------------------------------------------------------------------------------------------- heads were removed
+# --------------------------------------------------------------------------------------------------- units were removed
 
 
 def _claim(model: ModelRuns, cut: RunRecord) -> str:
-    """`36 of 72 heads removed, accuracy 0.8796 → 0.8784, non-inferior (drop ≤ 0.5 points), 21% faster`."""
-    parts = [f"{len(cut.listed('removed'))} of {cut.total_heads} heads removed"]
+    """What was removed and what that did, first the speed where the cut was made for it.
+
+    `36 of 72 heads removed, accuracy 0.8796 → 0.8784, non-inferior (drop ≤ 0.5 points), 21% faster`, or
+    `2.10 times as fast, accuracy 0.8796 → 0.8784, non-inferior (drop ≤ 1 point): 30 of 72 heads and … removed`.
+    """
+    removed, parts = f"{cut.what_was_removed} removed", list[str]()
     if cut.number("after") is not None:
         parts.append(f"{cut.metric.name} {_before_and_after(cut)}")
     if cut.content.get("noninferior") is True:
         parts.append(f"non-inferior ({cut.metric.limit(cut.number('max_drop'))})")
-    return ", ".join([*parts, *_gain(model, cut)])
+    if cut.is_for_speed:
+        return f"{', '.join([*_gain(model, cut), *parts]) or 'Result'}: {removed}"
+    return ", ".join([removed, *parts, *_gain(model, cut)])
 
 
 def _before_and_after(cut: RunRecord) -> str:
@@ -56,20 +62,40 @@ def _timings(model: ModelRuns, cut: RunRecord) -> list[dict[str, Any]]:
 
 
 def _gain(model: ModelRuns, cut: RunRecord) -> list[str]:
-    """How much faster it certainly is: at every batch size, or else at the largest where it is."""
+    """How much faster it certainly is: at every batch size, or else at the largest where it is.
+
+    Where the cut was made for speed and none is certain, how many times fewer FLOPs it takes.
+    """
     rows = _timings(model, cut)
     gain = certain_gain(rows)
     if gain is None:
-        return []
-    gains = [row["speedup"] - 1 for row in rows if certain_gain([row])]
-    if len(gains) == len(rows) > 1 and f"{min(gains):.0%}" != f"{max(gains):.0%}":
-        return [f"{min(gains):.0%} to {max(gains):.0%} faster"]
-    return [_faster(gain)]
+        fewer = _times_fewer(cut)
+        return [f"{fewer:.2f} times fewer FLOPs"] if cut.is_for_speed and fewer else []
+    write, unit = (_times, "times as fast") if cut.is_for_speed else (_percent, "faster")
+    speedups = [row["speedup"] for row in rows if certain_gain([row])]
+    least, most = write(min(speedups)), write(max(speedups))
+    if len(speedups) == len(rows) > 1 and least != most:
+        return [f"{least} to {most} {unit}"]
+    return [_faster(gain, cut.is_for_speed)]
 
 
-def _faster(row: dict[str, Any]) -> str:
+def _faster(row: dict[str, Any], in_times: bool = False) -> str:
     at = f" at batch {numbers.count(row['batch'])}" if "batch" in row else ""
-    return f"{row['speedup'] - 1:.0%} faster{at}"
+    return f"{_times(row['speedup'])} times as fast{at}" if in_times else f"{_percent(row['speedup'])} faster{at}"
+
+
+def _times(speedup: float) -> str:
+    return f"{speedup:.2f}"
+
+
+def _percent(speedup: float) -> str:
+    return f"{speedup - 1:.0%}"
+
+
+def _times_fewer(cut: RunRecord) -> float | None:
+    """How many times fewer FLOPs one pass takes; None if the run does not say."""
+    before, after = cut.number("flops_before"), cut.number("flops_after")
+    return before / after if before and after and before > 0 and after > 0 else None
 
 
 def _change(cut: RunRecord) -> str:
@@ -90,6 +116,8 @@ def _speed(model: ModelRuns, cut: RunRecord) -> str:
     times, low, high = (number(speed.get(key)) for key in ("speedup", "low", "high"))
     if times is None or low is None or high is None:
         return ""
+    if low > 1 and cut.is_for_speed:
+        return f"It is {_times(times)} times as fast (95% interval {numbers.interval(speed, _times)})."
     if low > 1:
         ends = numbers.interval(speed, lambda end: numbers.write(end - 1, "+.0%"))
         return f"It is {times - 1:.0%} faster (95% interval {ends})."
@@ -97,8 +125,16 @@ def _speed(model: ModelRuns, cut: RunRecord) -> str:
 
 
 def _tiles(model: ModelRuns, cut: RunRecord) -> Iterator[Markup]:
-    metric, removed = cut.metric, len(cut.listed("removed"))
-    yield _tile(f"{removed} of {cut.total_heads}", f"heads removed, {cut.total_heads - removed} left")
+    metric, timings = cut.metric, _timings(model, cut)
+    speed = _speed_tile(certain_gain(timings)) if any(timings) else None
+    if speed is not None and cut.is_for_speed:
+        yield speed
+    heads, neurons = len(cut.listed("removed")), cut.removed_neurons
+    if heads or not neurons:
+        yield _tile(f"{heads} of {cut.total_heads}", f"heads removed, {cut.total_heads - heads} left")
+    if neurons:
+        left = cut.total_neurons - neurons
+        yield _tile(f"{neurons:,} of {cut.total_neurons:,}", f"neurons removed, {left:,} left")
     yield _tile(_before_and_after(cut), f"{metric.name} on held-out examples")
     shown = cut.content.get("noninferior")
     if isinstance(shown, bool):
@@ -107,9 +143,10 @@ def _tiles(model: ModelRuns, cut: RunRecord) -> Iterator[Markup]:
     before, after = cut.number("parameters_before"), cut.number("parameters_after")
     if before and after:
         yield _tile(numbers.share(after / before - 1, 1), f"parameters: {before:,.0f} → {after:,.0f}")
-    timings = _timings(model, cut)
-    if any(timings):
-        yield _speed_tile(certain_gain(timings))
+    if fewer := _times_fewer(cut):
+        yield _tile(numbers.share(1 / fewer - 1, 1), f"FLOPs: {fewer:.2f} times fewer")
+    if speed is not None and not cut.is_for_speed:
+        yield speed
 
 
 def _speed_tile(gain: dict[str, Any] | None) -> Markup:

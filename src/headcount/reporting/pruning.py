@@ -1,4 +1,4 @@
-"""How heads were pruned: curves, the search for the cut, closed gates (V19 section 6), what each layer has left."""
+"""How a model was pruned: curves, the search, closed gates (V19 section 6), what each layer has left."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from typing import Any
 
 from headcount.heads import Head
 from headcount.reporting import layer_maps, markup, numbers
-from headcount.reporting.charts import Dot, Series, line_chart
+from headcount.reporting.charts import Bar, Dot, Series, bar_chart, line_chart
 from headcount.reporting.markup import Columns, Markup, capital, figure, figures, folded, section, sentences, table
 from headcount.reporting.numbers import number
-from headcount.reporting.runs import ModelRuns, RunRecord, rows
+from headcount.reporting.runs import ModelRuns, RunRecord, Width, mapping, rows
 
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
 RANDOM_ORDER = "c6"
 
 
 def removable(model: ModelRuns) -> Markup | None:
-    """The metric as more and more heads are removed, and the cuts that `prune` tried."""
+    """The metric as more and more is removed, and the cuts that `prune` tried."""
     measured = [run for run in model.of("curve") if run.rows("curves")]
     searched = [run for run in model.of("prune") if len(run.rows("tried")) > 1]
     if not measured and not searched:
         return None
     cut = next((run for run in model.cuts if run.command == "prune"), None)
+    by_cost = any(run.cost for run in searched)
     return section(
-        "How many heads can be removed",
+        "How much can be removed" if by_cost else "How many heads can be removed",
         figures([_curves(run, cut) for run in measured] + [_search(run) for run in searched]),
         *map(_curve_numbers, measured),
         *map(_search_numbers, searched),
@@ -44,7 +45,8 @@ def _curves(run: RunRecord, cut: RunRecord | None) -> Markup:
     at = None
     by_kind = any(one.get("kind") for one in run.rows("curves"))  # then the axis is a share of that kind's heads
     if cut is not None and cut.total_heads and not by_kind:
-        at = (len(cut.listed("removed")) / cut.total_heads, "chosen cut")
+        name = "heads in the chosen cut" if cut.removed_neurons else "chosen cut"
+        at = (len(cut.listed("removed")) / cut.total_heads, name)
     label = f"{run.metric.name} as heads are removed"
     return figure(
         capital(label),
@@ -120,30 +122,43 @@ def tried(run: RunRecord) -> list[dict[str, Any]]:
     return [row for row in run.rows("tried") if None not in (number(row.get("removed")), number(row.get("change")))]
 
 
+def _tried_share(run: RunRecord, row: dict[str, Any]) -> float:
+    """How much a cut removed: the share of the heads, or of what all units cost where they are weighed by that."""
+    share = number(row.get("pruned")) if run.cost else None
+    return row["removed"] / max(1, run.total_heads) if share is None else share
+
+
+def _tried_name(run: RunRecord, row: dict[str, Any]) -> str:
+    if run.cost is None:
+        return f"{row['removed']} of {run.total_heads} heads removed"
+    return f"{numbers.share(_tried_share(run, row))} of the {run.cost} removed ({numbers.count(row['removed'])} units)"
+
+
 def _interval(run: RunRecord, row: dict[str, Any]) -> str:
     return run.metric.change_interval(row, "change_low", "change_high")
 
 
 def _search(run: RunRecord) -> Markup:
-    metric, total = run.metric, max(1, run.total_heads)
+    metric = run.metric
     dots = [Dot(0.0, 0.0, 0.0, 0.0, ["the whole model"])]
-    for row in tried(run):
+    for row in sorted(tried(run), key=lambda row: _tried_share(run, row)):
         chosen = row.get("chosen") is True
         tip = [
-            f"{row['removed']} of {total} heads removed" + (": chosen" if chosen else ""),
+            _tried_name(run, row) + (": chosen" if chosen else ""),
             f"change {metric.change(row['change'])}, {metric.name} {metric.score(row.get('score'))}",
             f"95% interval {_interval(run, row)}",
         ]
         ends = number(row.get("change_low")), number(row.get("change_high"))
-        dots.append(Dot(row["removed"] / total, row["change"], *ends, tip, chosen))
+        dots.append(Dot(_tried_share(run, row), row["change"], *ends, tip, chosen))
     change = f"change of {metric.name}"
+    of = f"; 100% is the {run.cost} of all units that can be removed" if run.cost else ""
     return figure(
         "Cuts that were tried",
         line_chart(
-            [Series("search", "c0", dots)], "heads removed", change, f"{change} with each cut",
+            [Series("search", "c0", dots)], f"{run.cost or 'heads'} removed", change, f"{change} with each cut",
             x_percent=True, level=_budget(run),
         ),
-        note="on the selection data; the ring marks the chosen cut; bands are 95% intervals",
+        note=f"on the selection data{of}; the ring marks the chosen cut; bands are 95% intervals",
     )  # fmt: skip
 
 
@@ -159,13 +174,17 @@ def _budget(run: RunRecord) -> tuple[float, str] | None:
 def _search_result(run: RunRecord) -> str:
     return (
         f"Within the budget ({run.metric.limit(run.number('max_drop'))}), {run.text('method') or 'search'} tried "
-        f"{len(tried(run))} cuts and removed {len(run.listed('removed'))} of {run.total_heads} heads."
+        f"{len(tried(run))} cuts and removed {run.what_was_removed}."
     )
 
 
 def _search_numbers(run: RunRecord) -> Markup:
-    columns: Columns = {
-        "heads removed": lambda row: row["removed"],
+    columns: dict[str, Any] = {
+        "units removed" if run.cost else "heads removed": lambda row: numbers.count(row["removed"])
+    }
+    if run.cost:
+        columns[f"{run.cost} removed"] = lambda row: numbers.share(_tried_share(run, row), 1)
+    columns |= {
         "score": lambda row: run.metric.score(row.get("score")),
         "change": lambda row: run.metric.change(row["change"]),
         "95% interval": lambda row: _interval(run, row),
@@ -254,21 +273,31 @@ def _stage_numbers(run: RunRecord) -> Markup:
 
 
 def layers(model: ModelRuns) -> Markup | None:
-    """Every layer before and after each cut."""
-    cuts = [run for run in model.cuts if run.listed("removed")]
+    """Every layer before and after each cut, and what heads and neurons contributed to the saving."""
+    cuts = [run for run in model.cuts if run.listed("removed") or run.removed_neurons]
     if not cuts:
         return None
-    maps = [picture for run in cuts for picture in _kept_maps(run, model)]
-    return section("Layers before and after", figures(maps), summary=sentences(*map(_by_layer, cuts)))
+    pictures = [
+        picture
+        for run in cuts
+        for picture in (*_kept_maps(run, model), *_width_bars(run, model), *_contributions(run, model))
+    ]
+    summary = sentences(*(sentences(_by_layer(run), _saved_by_kind(run)) for run in cuts))
+    return section("Layers before and after", figures(pictures), summary=summary)
+
+
+def _after(run: RunRecord, model: ModelRuns) -> str:
+    """Which cut a picture shows, if there are several."""
+    return f" after headcount {run.command}" if len(model.of("prune", "gates")) > 1 else ""
 
 
 def _kept_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
+    """Every head as a cell; nothing where only neurons were removed."""
     removed, kept = run.listed("removed"), _kept(run, model)
-    every = layer_maps.kinds([*kept, *removed])
-    after = f" after headcount {run.command}" if len(model.of("prune", "gates")) > 1 else ""
+    every = layer_maps.kinds([*kept, *removed]) if removed else []
     return [
         figure(
-            f"{kind.capitalize()}{after}" if len(every) > 1 else f"Remaining heads{after}",
+            f"{kind.capitalize()}{_after(run, model)}" if len(every) > 1 else f"Remaining heads{_after(run, model)}",
             layer_maps.kept_map(
                 [head for head in kept if head.kind == kind],
                 [head for head in removed if head.kind == kind],
@@ -289,15 +318,77 @@ def _kept(run: RunRecord, model: ModelRuns) -> Sequence[Head]:
     return [head for head in model.heads if head not in removed]
 
 
+def _width_bars(run: RunRecord, model: ModelRuns) -> list[Markup]:
+    """A bar for each feed-forward layer, one picture for each kind; nothing where no neurons were removed."""
+    by_kind: dict[str, list[Width]] = {}
+    for width in run.widths if run.removed_neurons else ():
+        by_kind.setdefault(width.kind, []).append(width)
+    return [
+        figure(
+            f"Remaining neurons{f': {kind}' if len(by_kind) > 1 else ''}{_after(run, model)}",
+            bar_chart([_bar(width) for width in widths], f"{kind}: remaining neurons, layer by layer"),
+            note="rows are layers; bars are filled as far as neurons are kept",
+        )
+        for kind, widths in by_kind.items()
+    ]
+
+
+def _bar(width: Width) -> Bar:
+    kept = width.left / max(1, width.before)
+    tip = [f"{width.kind}.{width.layer}", f"{width.left:,} of {width.before:,} neurons kept ({kept:.0%})"]
+    return Bar(str(width.layer), width.left, width.before, f"{width.before} → {width.left}", tip)
+
+
+def _saved(run: RunRecord) -> dict[str, float]:
+    """The share of all FLOPs that each kind of unit saved."""
+    shares = {kind: number(share) for kind, share in mapping(run.content.get("saved")).items()}
+    return {str(kind): share for kind, share in shares.items() if share is not None and share > 0}
+
+
+def _contributions(run: RunRecord, model: ModelRuns) -> list[Markup]:
+    """What each kind of unit contributed to the FLOPs that were saved, beside what is left of them."""
+    saved = _saved(run)
+    if not saved or not run.is_for_speed:
+        return []
+    parts = [(f"saved by {kind}", share, COLOURS[place]) for place, (kind, share) in enumerate(saved.items())]
+    parts.append(("left", 1 - sum(saved.values()), RANDOM_ORDER))
+    bars = [
+        Bar(name, share, 1.0, numbers.share(share, 1), [name, f"{numbers.share(share, 1)} of all FLOPs"], colour)
+        for name, share, colour in parts
+    ]
+    return [
+        figure(
+            f"FLOPs saved{_after(run, model)}",
+            bar_chart(bars, "FLOPs saved by each kind of unit, and left"),
+            note="shares of the whole model's FLOPs, for one pass over test texts of median length",
+        )
+    ]
+
+
+def _saved_by_kind(run: RunRecord) -> str:
+    """`Of all FLOPs, 53% are saved: 12% by heads, 41% by neurons.`"""
+    saved = _saved(run)
+    if not saved or not run.is_for_speed:
+        return ""
+    parts = ", ".join(f"{numbers.share(share, 1)} by {kind}" for kind, share in saved.items())
+    return f"Of all FLOPs, {numbers.share(sum(saved.values()), 1)} are saved: {parts}."
+
+
 def _by_layer(run: RunRecord) -> str:
-    sites: dict[str, int] = {}
+    heads: dict[str, int] = {}
     for head in run.listed("removed"):
-        sites[head.site] = sites.get(head.site, 0) + 1
-    most = max(sites, key=lambda site: sites[site])
+        heads[head.site] = heads.get(head.site, 0) + 1
+    neurons = {f"{width.kind}.{width.layer}": width.before - width.left for width in run.widths}
+    most = [
+        f"{max(removed, key=lambda site: removed[site])} ({max(removed.values()):,} {unit})"
+        for unit, removed in (("heads", heads), ("neurons", neurons))
+        if any(removed.values())
+    ]
     left = run.content.get("left_by_site")
     empty = [str(site) for site, count in left.items() if count == 0] if isinstance(left, dict) else []
+    flat = [f"{width.kind}.{width.layer}" for width in run.widths if not width.left]
     return sentences(
-        f"headcount {run.command} removed {len(run.listed('removed'))} of {run.total_heads} heads, the most from "
-        f"{most} ({sites[most]}).",
+        f"headcount {run.command} removed {run.what_was_removed}, the most from {' and '.join(most)}.",
         f"No heads are left in {', '.join(empty)}, so attention is skipped there." if empty else None,
+        f"No neurons are left in {', '.join(flat)}." if flat else None,
     )

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.errors import HeadcountError, RunConflict, first_line
-from headcount.heads import Head
+from headcount.heads import FEED_FORWARD, Head, Span, parse_units
 from headcount.reporting import numbers
 from headcount.reporting.numbers import MetricFormat, number
 
@@ -32,6 +32,15 @@ TELLING_KEYS = {
     "roles": ("heads",),
     "evaluate": ("score",),
 }
+
+
+class Width(NamedTuple):
+    """The neurons of one feed-forward layer: how many a cut found, and how many it left."""
+
+    kind: str
+    layer: int
+    before: int
+    left: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +106,49 @@ class RunRecord:
         """Heads before pruning."""
         return len(self.listed("removed")) + int(self.number("left") or 0)
 
+    @cached_property
+    def widths(self) -> list[Width]:
+        """Every feed-forward layer before and after a cut; none if the run says nothing of them."""
+        removed: dict[str, int] = {}
+        for name in self.texts("removed"):
+            site, count = _neurons(name)
+            removed[site] = removed.get(site, 0) + count
+        found = []
+        for row in self.rows("sites"):
+            kind, layer, left = row.get("kind"), number(row.get("layer")), number(row.get("left"))
+            if isinstance(kind, str) and kind.endswith(FEED_FORWARD) and layer is not None and left is not None:
+                stay = max(0, int(left))
+                before = stay + removed.get(f"{kind}.{int(layer)}", 0)
+                found.append(Width(kind, int(layer), before, stay))
+        return found
+
+    @property
+    def removed_neurons(self) -> int:
+        return self.total_neurons - sum(width.left for width in self.widths)
+
+    @property
+    def total_neurons(self) -> int:
+        """Neurons before pruning."""
+        return sum(width.before for width in self.widths)
+
+    @property
+    def cost(self) -> str | None:
+        """What the search weighed units by, in words; None if it counted heads."""
+        return {"flops": "FLOPs", "params": "parameters", "time": "time"}.get(self.text("cost") or "")
+
+    @property
+    def is_for_speed(self) -> bool:
+        """Whether more than a number of heads was cut: neurons, or units weighed by their cost."""
+        return self.cost is not None or self.removed_neurons > 0
+
+    @property
+    def what_was_removed(self) -> str:
+        """`30 of 72 heads and 6,144 of 9,216 neurons`."""
+        heads, neurons = len(self.listed("removed")), self.removed_neurons
+        parts = [f"{heads} of {self.total_heads} heads"] if heads or not neurons else []
+        parts += [f"{neurons:,} of {self.total_neurons:,} neurons"] if neurons else []
+        return " and ".join(parts)
+
     def data(self, key: str = "data") -> str:
         """The data it was measured on: `872 examples from dev.tsv`."""
         given = self.arguments.get(key)
@@ -135,7 +187,7 @@ class RunRecord:
         return found
 
     def listed(self, key: str) -> list[Head]:
-        """A list of heads, such as `removed`."""
+        """The attention heads in a list of units, such as `removed`."""
         return [head for name in self.texts(key) if (head := parse(name))]
 
 
@@ -303,8 +355,26 @@ def rows(value: Any) -> list[dict[str, Any]]:
 
 
 def parse(name: Any) -> Head | None:
-    """A head by its name, or None if it is not one."""
+    """An attention head by its name, or None if it is not one."""
     try:
-        return Head.parse(name)
+        head = Head.parse(name)
     except HeadcountError:
         return None
+    return None if head.is_neuron else head
+
+
+def _neurons(name: str) -> tuple[str, int]:
+    """The feed-forward site that a neuron or range of neurons belongs to, and how many they are.
+
+    >>> _neurons("encoder_ffn.3.0-511"), _neurons("encoder_ffn.3.7"), _neurons("encoder.3.7")
+    (('encoder_ffn.3', 512), ('encoder_ffn.3', 1), ('', 0))
+    """
+    try:
+        (unit,) = parse_units([name])
+    except HeadcountError:
+        return "", 0
+    if not unit.is_neuron:
+        return "", 0
+    if isinstance(unit, Span):
+        return unit.site, 0 if unit.first is None or unit.last is None else unit.last - unit.first + 1
+    return unit.site, 1
