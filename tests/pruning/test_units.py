@@ -5,15 +5,18 @@ import pytest
 import torch
 
 import tiny_models
+import zoo
 from headcount import anatomy, load, prune, remove, save
 from headcount.errors import HeadcountError
 from headcount.heads import Head
 from headcount.pruning import Pruning
+from headcount.pruning.search import CutSearch
 from headcount.pruning.selection import Candidate, candidates_of, cheapest_by_cost
 from headcount.pruning.unit_costs import CostTable, cost_table, flops_of
 from headcount.scoring import unit_moments
 from headcount.surgery import as_stock
 from toy_jobs import JOBS, classification, language
+from zoo_tasks import ZooTask
 
 
 @pytest.fixture
@@ -129,6 +132,21 @@ def test_a_stopped_search_resumes_to_the_same_cut(model, tasks, tmp_path, monkey
     assert resumed.removed == whole.removed
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_every_family_is_cut_by_cost(name):
+    whole = ZooTask.model(name)
+    task = ZooTask(name, whole, n=6)
+    search = CutSearch(whole, task, Pruning(flops=0.5, keep_at_least=1))
+    (cut,) = search.cuts([400])
+    before, after = widths(whole), widths(cut.model)
+    assert all(1 <= after[name] <= before[name] for name in before)
+    assert search.share(cut) >= 0.35  # of the cost, less what rounding puts back
+    batch = task.batch(range(len(task)))
+    with torch.no_grad():
+        plain, refitted, ours = (task.outputs(one, batch) for one in (remove(whole, cut.removed), cut.model, whole))
+    assert (refitted - ours).pow(2).mean() < (plain - ours).pow(2).mean()
 
 
 def test_language_models_too():
