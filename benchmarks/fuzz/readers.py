@@ -25,7 +25,8 @@ from headcount.demo.story import claim
 from headcount.dynamics import Dynamics, read_tracked
 from headcount.evaluation.sweep import evaluate
 from headcount.gates.gate_training import Gating
-from headcount.gates.stages import GatePath
+from headcount.gates.gated_units import GatedUnits
+from headcount.gates.stages import GatePath, Goal
 from headcount.pruning.search import SearchCheckpoint
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, read_run
@@ -150,7 +151,7 @@ def training_readers() -> list[Reader]:
         Checkpointer(folder, signature=SIGNATURE).keep({"scores": [0.5]}, model, optimizer, copies={"best": best})
 
     def gated(given: Path) -> GatePath:
-        return GatePath(model, task, heads, Gating(epochs=3, lr=1e-9), [(0.1, None)], given)
+        return GatePath(model, task, GatedUnits.find(model), Gating(epochs=3, lr=1e-9), [Goal(0.1)], given)
 
     def gate(folder: Path) -> None:
         path = gated(folder)
