@@ -46,8 +46,8 @@ def prune(
     >>> dev = [{"text": f"{word} film", "label": int("fine" in word)} for word in ("fine", "a fine", "dull", "a dull")]
     >>> train, dev = (Classification(rows, word_tokenizer("a fine dull film")) for rows in (train, dev))
     >>> pruned = prune(BertForSequenceClassification(config).eval(), train, dev, heads="50%")
-    >>> len(pruned.removed), pruned.left, pruned.remarks
-    (4, 4, ('No test data: 2 examples for selection, 2 for testing.',))
+    >>> len(pruned.removed), pruned.left, pruned.remarks[0]
+    (4, 4, 'No test data: 2 examples for selection, 2 for testing.')
 
     score_task: data to score heads and compensate on, such as training data. select_task: data to choose the size of
         the cut on. test_task: held-out data for the verdict; without it, half of `select_task` is held out.
