@@ -16,9 +16,9 @@ from headcount import HeadcountError, Scores, report
 from headcount.cli.gates import read_roles
 from headcount.errors import BadCheckpoint, BadData, RunConflict
 from headcount.roles.sentences import read_treebank
-from headcount.surgery.format import read_checkpoint, read_config
+from headcount.surgery.reading import read_checkpoint, read_config
 from headcount.tasks.classification import class_ids
-from headcount.tasks.data import Rows
+from headcount.tasks.rows import Rows
 from headcount.training import Checkpointer
 
 INPUTS = 800

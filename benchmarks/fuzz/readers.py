@@ -26,11 +26,11 @@ from headcount.dynamics import Dynamics, read_tracked
 from headcount.evaluation.sweep import evaluate
 from headcount.gates.gate_training import Gating
 from headcount.gates.gated_units import GatedUnits
-from headcount.gates.stages import GatePath, Goal
+from headcount.gates.pipeline import GatePath, Goal
 from headcount.pruning.search import SearchCheckpoint
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, read_run
-from headcount.surgery.format import read_checkpoint, read_generation_config
+from headcount.surgery.reading import read_checkpoint, read_generation_config
 from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer

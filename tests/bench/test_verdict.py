@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headcount.bench.comparison import rows_of
+from headcount.bench.speed_verdict import SpeedRow, verdict
 from headcount.bench.timing import median
-from headcount.bench.verdicts import SpeedRow, verdict
 
 
 def simulated(speedup: float, noise: float, rounds: int = 25, batch: int = 16, seed: int = 0, limit: float = 1.23):

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, matthews_corrcoe
 from headcount.errors import BadData
 from headcount.tasks import metrics
 from headcount.tasks.classification import Classification, class_ids
-from headcount.tasks.data import Rows
+from headcount.tasks.rows import Rows
 from tiny_models import bert, gpt_classifier
 
 RNG = np.random.default_rng(0)

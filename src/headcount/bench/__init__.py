@@ -3,8 +3,8 @@
 from headcount.bench.allocator import kept_memory
 from headcount.bench.comparison import Benchmark, benchmark
 from headcount.bench.cost import count_flops, unit_flops
+from headcount.bench.speed_verdict import SpeedRow, verdict
 from headcount.bench.timing import Speed, interleaved, measure_speed, seconds_per_token
-from headcount.bench.verdicts import SpeedRow, verdict
 
 __all__ = [
     "Benchmark",

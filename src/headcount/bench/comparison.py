@@ -14,8 +14,8 @@ import numpy as np
 from headcount.bench.allocator import kept_memory
 from headcount.bench.cost import ModelSize, count_flops, size_of
 from headcount.bench.runners import Inputs, Runner, TorchRunner, decoding, runner_of
+from headcount.bench.speed_verdict import SpeedRow, verdict
 from headcount.bench.timing import CLOCKS, fixed_threads, interleaved, median, repeated
-from headcount.bench.verdicts import SpeedRow, verdict
 from headcount.errors import HeadcountError, first_line, unknown
 from headcount.runs import model_signature, versions
 from headcount.structure import position_limit, random_inputs

@@ -1,8 +1,8 @@
 """Near ties: decisions whose two best candidates are so close that the order of summation may decide.
 
 The fast paths and the plain path add the same numbers in another order. They make the same decisions except at near
-ties, which `Outcomes.near_ties` therefore counts on the fast paths: examples for classes, outputs for drafts that were
-verified, tokens for what was decoded step by step.
+ties, which `Outcomes.near_ties` therefore counts on the fast paths: examples for classes (sweep.py), outputs for
+drafts that were verified (drafting.py), tokens for what was decoded step by step (decoding.py).
 """
 
 from __future__ import annotations

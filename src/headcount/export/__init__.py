@@ -1,4 +1,4 @@
-"""Models in other formats, each compared with the model before it is written."""
+"""Models in other formats, each compared with the model before it is written. A new format is a file here."""
 
 from headcount.export.onnx import export_onnx, refuse_target
 from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx

@@ -16,7 +16,7 @@ from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensation import compensate
-from headcount.pruning.selection import (
+from headcount.pruning.methods import (
     SEARCHES,
     candidates_of,
     cheapest_by_cost,

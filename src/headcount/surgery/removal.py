@@ -29,7 +29,7 @@ from headcount.structure import (
     whole_anatomy,
 )
 from headcount.surgery.carve import carve
-from headcount.surgery.record import write_record
+from headcount.surgery.checkpoint_format import write_record
 
 TOLERANCE = 1e-4  # of the trial, in float32
 ADVICE = "declare a family for it (CONTRIBUTING.md shows how in 20 lines)"

@@ -30,7 +30,7 @@ from headcount.structure import (
     has_adapters,
     whole_anatomy,
 )
-from headcount.surgery.record import CONFIG, sites_to_record, write_record
+from headcount.surgery.checkpoint_format import CONFIG, sites_to_record, write_record
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",

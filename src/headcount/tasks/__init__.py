@@ -2,9 +2,9 @@
 
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column, find_text
-from headcount.tasks.data import Rows
 from headcount.tasks.language import LanguageModeling
-from headcount.tasks.load import load_task
+from headcount.tasks.registry import load_task
+from headcount.tasks.rows import Rows
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
 from headcount.tasks.text import length_limit, pad_token, texts_of
 from headcount.tasks.translation import EndAtLimit, Translation

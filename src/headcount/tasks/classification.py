@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headcount.errors import BadData
 from headcount.tasks.columns import Column, find_label, find_text
-from headcount.tasks.data import Rows
 from headcount.tasks.metrics import CLASSIFICATION, pick
+from headcount.tasks.rows import Rows
 from headcount.tasks.task import BaseTask, Batch
 from headcount.tasks.text import pad_token, texts_of, tokenized
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.errors import BadData
 
 if TYPE_CHECKING:
-    from headcount.tasks.data import Rows
+    from headcount.tasks.rows import Rows
 
 PAIRS = (
     ("sentence1", "sentence2"),
@@ -31,7 +31,7 @@ Column = str | int | None  # by name, by number (counted from 0), or left to a g
 def find_text(rows: Rows, text: Column, pair: Column, label: str | None = None) -> tuple[str, str | None, list[str]]:
     """The text column, the second text column if there is one, and remarks on what was guessed.
 
-    >>> from headcount.tasks.data import Rows
+    >>> from headcount.tasks.rows import Rows
     >>> find_text(Rows({"premise": ["a"], "hypothesis": ["b"]}), None, None)[:2]
     ('premise', 'hypothesis')
     """
@@ -55,7 +55,7 @@ def find_text(rows: Rows, text: Column, pair: Column, label: str | None = None) 
 def find_label(rows: Rows, label: Column) -> tuple[str, list[str]]:
     """The column of labels, and remarks on what was guessed.
 
-    >>> from headcount.tasks.data import Rows
+    >>> from headcount.tasks.rows import Rows
     >>> find_label(Rows({"0": ["gj04"] * 4, "1": ["0", "1", "1", "0"], "2": ["", "*", "", ""]}), None)[0]
     '1'
     """
@@ -75,7 +75,7 @@ def find_label(rows: Rows, label: Column) -> tuple[str, list[str]]:
 def find_translation(rows: Rows, source: Column, target: Column) -> tuple[str, str, list[str]]:
     """The columns to translate from and to, and remarks on what was guessed.
 
-    >>> from headcount.tasks.data import Rows
+    >>> from headcount.tasks.rows import Rows
     >>> find_translation(Rows({"en": ["a dog"], "fr": ["un chien"]}), None, "fr")
     ('en', 'fr', ["source: column 'en'"])
     """

@@ -1,4 +1,4 @@
-"""Read files of rows: csv, tsv, jsonl, parquet and plain text; errors name the file, the line and the column."""
+"""Read files of rows: csv, tsv, jsonl, parquet and plain text; errors name the file and the line."""
 
 from __future__ import annotations
 

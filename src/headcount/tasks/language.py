@@ -12,8 +12,8 @@ from transformers.models.auto import modeling_auto
 from headcount.errors import BadData
 from headcount.structure import is_any_of, output_rows, without_cache
 from headcount.tasks.columns import Column, find_text
-from headcount.tasks.data import Rows
 from headcount.tasks.metrics import LANGUAGE, pick
+from headcount.tasks.rows import Rows
 from headcount.tasks.statistics import token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch
 from headcount.tasks.text import length_limit, pad_token, texts_of

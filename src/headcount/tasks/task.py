@@ -1,7 +1,7 @@
 """What a task is (`Task`), and most of one (`BaseTask`): batches, a loss and a few statistics per example.
 
 Every metric is a function of the *sum* of the statistics. So a sweep over masks runs once, and every interval, paired
-test and correlation afterwards is arithmetic on its numbers.
+test and correlation afterwards is arithmetic on its numbers. A new task also gets an entry in registry.py.
 """
 
 from __future__ import annotations

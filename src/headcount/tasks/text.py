@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headcount.errors import BadData
-from headcount.tasks.data import Rows
+from headcount.tasks.rows import Rows
 
 
 def texts_of(rows: Rows, column: str) -> list[str]:

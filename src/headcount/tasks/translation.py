@@ -14,8 +14,8 @@ from transformers import LogitsProcessor
 from headcount.errors import BadData
 from headcount.structure import output_rows, position_limit, without_cache
 from headcount.tasks.columns import Column, find_translation
-from headcount.tasks.data import Rows, aligned
 from headcount.tasks.metrics import TRANSLATION, pick
+from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.statistics import TextScorer, token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch, digest
 from headcount.tasks.text import pad_token, texts_of, tokenized

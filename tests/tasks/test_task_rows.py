@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headcount.errors import BadData
 from headcount.tasks.columns import find_label, find_text, find_translation
-from headcount.tasks.data import Rows, aligned
+from headcount.tasks.rows import Rows, aligned
 
 TEXTS = ["a fine film", 'it "works"', "dull , and long", "naïve 'quotes'", "fine"]
 LABELS = ["1", "1", "0", "1", "0"]

@@ -1,4 +1,7 @@
-"""The record of which units each site has left, kept in the configuration: written, checked, and applied to a model."""
+"""The record in `config.json` of which units each site has left: written, checked, and applied to a model.
+
+The fields of an entry, and their version, are those of `Layout` (structure/layout.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model directory holds, read and checked before it is used: weights and configuration.
+"""A model directory, read and checked before anything of it is used: weights and configuration.
 
 Files may come from anywhere, so they are read with suspicion: JSON and safetensors headers only, nothing executed, and
 no number believed that would take more memory than a real model could.
@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from headcount.errors import BadCheckpoint, first_line
 from headcount.files import read_object
 from headcount.structure import generation_config, remember_origin
-from headcount.surgery.record import CONFIG, check_record
+from headcount.surgery.checkpoint_format import CONFIG, check_record
 
 WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 MAX_JSON = 256 * 2**20  # bytes; real configurations and indices are far smaller

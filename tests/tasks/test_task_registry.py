@@ -7,7 +7,7 @@ from transformers import BartConfig, BartForConditionalGeneration, BertConfig, B
 from headcount.errors import BadData, HeadcountError
 from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
-from headcount.tasks.load import KINDS, find_kind, guess_kind, load_task
+from headcount.tasks.registry import KINDS, find_kind, guess_kind, load_task
 from headcount.tasks.task import BaseTask, Task
 from headcount.tasks.translation import Translation
 from tiny_models import bert, gpt, marian, masked_bert

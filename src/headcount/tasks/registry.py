@@ -15,8 +15,8 @@ from headcount.errors import BadData, HeadcountError, unknown
 from headcount.structure import is_any_of, position_limit
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column
-from headcount.tasks.data import Rows, aligned
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
+from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.task import Task
 from headcount.tasks.text import length_limit
 from headcount.tasks.translation import Translation
