@@ -17,8 +17,7 @@ import zoo
 from headcount import UnsupportedModel, anatomy, importance, load_task, masked
 from headcount.scoring import METHODS
 from headcount.scoring.methods import Method
-from headcount.tasks import Classification
-from headcount.tasks import load as loading
+from headcount.tasks import Classification, registry
 from toy_jobs import JOBS
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4}
@@ -102,9 +101,9 @@ def test_a_kind_of_task(repository, monkeypatch):
         given.update(options)
         return Classification(rows, tokenizer)
 
-    names = {"TaskKind": loading.TaskKind, "Similarity": similarity}
+    names = {"TaskKind": registry.TaskKind, "Similarity": similarity}
     kind = eval(code, names)
-    monkeypatch.setattr(loading, "KINDS", (*loading.KINDS, kind))
+    monkeypatch.setattr(registry, "KINDS", (*registry.KINDS, kind))
     rows = [{"one": "a", "label": 0}, {"one": "b", "label": 1}]
     tokenizer = JOBS["classifier"][1](n=2).tokenizer
     task = load_task("Sentence_Similarity", rows, tokenizer, text="one", metric="loss", max_length=7)
