@@ -323,10 +323,12 @@ def test_the_ray_rule_complains_when_it_should(source):
 
 
 def test_the_asking_rule_complains_when_it_should():
-    assert asking_complaints("AutoTokenizer.from_pretrained(name)", "headcount.cli.loading")
-    assert asking_complaints("transformers.AutoModel.from_pretrained(name, dtype=None)", "headcount.cli.loading")
-    assert not asking_complaints("AutoModel.from_pretrained(name, trust_remote_code=False)", "headcount.cli.loading")
-    assert not asking_complaints("BertModel.from_pretrained(name)", "headcount.cli.loading")
+    assert asking_complaints("AutoTokenizer.from_pretrained(name)", "headcount.cli.model_loading")
+    assert asking_complaints("transformers.AutoModel.from_pretrained(name, dtype=None)", "headcount.cli.model_loading")
+    assert not asking_complaints(
+        "AutoModel.from_pretrained(name, trust_remote_code=False)", "headcount.cli.model_loading"
+    )
+    assert not asking_complaints("BertModel.from_pretrained(name)", "headcount.cli.model_loading")
 
 
 @pytest.mark.parametrize(

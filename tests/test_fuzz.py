@@ -16,7 +16,7 @@ from headcount import HeadcountError, Scores, report
 from headcount.cli.gates import read_roles
 from headcount.errors import BadCheckpoint, BadData, RunConflict
 from headcount.roles.sentences import read_treebank
-from headcount.surgery.reading import read_checkpoint, read_config
+from headcount.surgery.model_files import read_checkpoint, read_config
 from headcount.tasks.classification import class_ids
 from headcount.tasks.rows import Rows
 from headcount.training import Checkpointer

@@ -15,7 +15,7 @@ import pytest
 import made_up_runs as made_up
 import tiny_models
 from headcount import HeadcountError, load, save
-from headcount.cli.loading import load_tokenizer
+from headcount.cli.model_loading import load_tokenizer
 from headcount.reporting import scatter_svg
 from headcount.reporting.page import html
 from headcount.reporting.runs import read

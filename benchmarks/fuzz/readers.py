@@ -19,7 +19,7 @@ from headcount import Scores, anatomy, load, report
 from headcount.cli import main
 from headcount.cli.gates import read_roles
 from headcount.cli.inspect import describe
-from headcount.cli.loading import load_tokenizer
+from headcount.cli.model_loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
 from headcount.demo.story import claim
 from headcount.dynamics import Dynamics, read_tracked
@@ -30,7 +30,7 @@ from headcount.gates.pipeline import GatePath, Goal
 from headcount.pruning.search import SearchCheckpoint
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, read_run
-from headcount.surgery.reading import read_checkpoint, read_generation_config
+from headcount.surgery.model_files import read_checkpoint, read_generation_config
 from headcount.tasks.classification import Classification
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.toy import word_tokenizer

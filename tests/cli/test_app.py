@@ -13,7 +13,7 @@ import headcount as library
 from headcount.cli.app import COMMANDS, call
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
-from headcount.cli.loading import DTYPES
+from headcount.cli.model_loading import DTYPES
 from headcount.cli.options import FillName, Precision, Setup, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError

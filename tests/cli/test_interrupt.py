@@ -61,7 +61,14 @@ def start(moment, *words):
     "moment",
     [
         *("headcount.cli.app", "typer", "headcount.cli.options", "headcount.errors", "headcount.cli.evaluate", "rich"),
-        *("headcount.cli.console", "transformers", "numpy", "torch", "headcount.ablation", "headcount.cli.loading"),
+        *(
+            "headcount.cli.console",
+            "transformers",
+            "numpy",
+            "torch",
+            "headcount.ablation",
+            "headcount.cli.model_loading",
+        ),
         "headcount.tasks",
     ],
 )
@@ -101,7 +108,7 @@ def test_while_it_works_and_then_it_resumes(place, tmp_path):
 
 def test_a_second_one_adds_nothing(place):
     """Pressed twice, as people do: the second comes while Python shuts down."""
-    process = start("headcount.cli.loading", "evaluate", place / "model", "--data", place / "dev.tsv")
+    process = start("headcount.cli.model_loading", "evaluate", place / "model", "--data", place / "dev.tsv")
     assert process.stderr.readline() == "headcount: stopped\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)

@@ -9,7 +9,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from headcount import Classification, HeadcountError, anatomy, capture, importance, load, masked
-from headcount.cli.loading import load_model
+from headcount.cli.model_loading import load_model
 from headcount.evaluation import evaluate
 from headcount.structure.transformers_internals import device_of
 from headcount.tasks.toy import word_tokenizer

@@ -7,7 +7,7 @@ from headcount import evaluate, importance, pruning_curve, remove
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.heads import Head
 from headcount.pruning import curve as curve_module
-from headcount.pruning.methods import counts, removable
+from headcount.pruning.search_methods import counts, removable
 from headcount.scoring.scores import Scores
 from headcount.structure import anatomy
 from toy_jobs import JOBS, classification, language, translation

@@ -12,7 +12,7 @@ from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.pruning import search as search_module
 from headcount.pruning.cut_size import Budget, largest_within
 from headcount.pruning.forecasting import forecast
-from headcount.pruning.result import Pruned
+from headcount.pruning.pruned import Pruned
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import split_in_two
 from headcount.stats import NonInferiority, noninferior

@@ -7,8 +7,8 @@ import pytest
 
 import zoo
 from headcount.errors import HeadcountError
-from headcount.pruning.methods import SEARCHES, cheapest_set
 from headcount.pruning.search import CutSearch
+from headcount.pruning.search_methods import SEARCHES, cheapest_set
 from headcount.pruning.settings import Pruning
 from headcount.scoring.gradient import head_gradients
 from headcount.scoring.methods import importance

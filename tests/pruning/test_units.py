@@ -10,8 +10,8 @@ from headcount import anatomy, load, prune, remove, save
 from headcount.errors import HeadcountError
 from headcount.heads import Head
 from headcount.pruning import Pruning
-from headcount.pruning.methods import Candidate, candidates_of, cheapest_by_cost
 from headcount.pruning.search import CutSearch
+from headcount.pruning.search_methods import Candidate, candidates_of, cheapest_by_cost
 from headcount.pruning.unit_costs import CostTable, cost_table, flops_of
 from headcount.scoring import unit_moments
 from headcount.surgery import as_stock

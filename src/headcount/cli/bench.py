@@ -42,7 +42,7 @@ def bench(
     from headcount.bench import benchmark
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
-    from headcount.cli.loading import load_weights
+    from headcount.cli.model_loading import load_weights
 
     batches, lengths = _numbers("--batch", batch) or [], _numbers("--length", length)
     names = [name for name in (setup.model, pruned) if name is not None] + (onnx or [])
@@ -52,7 +52,7 @@ def bench(
         models[label] = name if name.endswith(".onnx") and place else load_weights(name, setup.device, setup.dtype)
     task = None
     if data is not None and lengths is None:
-        from headcount.cli.loading import load_tokenizer
+        from headcount.cli.model_loading import load_tokenizer
         from headcount.surgery import fetch
 
         task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), models["original"])

@@ -37,7 +37,7 @@ def export(
       headcount export ./translator translator.onnx --data val.en --target-data val.fr
     """
     from headcount.cli.console import console, print_json
-    from headcount.cli.loading import load_tokenizer, load_weights
+    from headcount.cli.model_loading import load_tokenizer, load_weights
     from headcount.export import export_onnx, refuse_target, require_onnx
     from headcount.runs import model_signature, versions
     from headcount.surgery import fetch

@@ -90,7 +90,7 @@ class Setup:
 
     def load_model(self) -> tuple[Any, Any]:
         """The model on its device, and its tokenizer."""
-        from headcount.cli.loading import load_model
+        from headcount.cli.model_loading import load_model
 
         return load_model(self.model, self.device, self.dtype)
 

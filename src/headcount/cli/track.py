@@ -41,7 +41,7 @@ def track(
     from headcount import dynamics
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
-    from headcount.cli.loading import load_model
+    from headcount.cli.model_loading import load_model
     from headcount.pruning import counts, resolve_overlap
 
     counts(1, step)

@@ -1,8 +1,8 @@
 """Pruning by learning: L0 gates on heads (V19 section 6), neurons and whole sublayers (CoFi)."""
 
 from headcount.gates.gate_training import Gating
+from headcount.gates.gated import Gated, GateStage
 from headcount.gates.pipeline import train_gates
-from headcount.gates.result import Gated, GateStage
 
 __all__ = [
     "GateStage",

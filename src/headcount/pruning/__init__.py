@@ -3,9 +3,9 @@
 from headcount.pruning.compensation import COMPENSATIONS, compensate
 from headcount.pruning.curve import Curve, pruning_curve
 from headcount.pruning.forecasting import forecast
-from headcount.pruning.methods import SEARCHES, counts
 from headcount.pruning.pipeline import prune
-from headcount.pruning.result import Pruned, how_to_load, pruning_facts
+from headcount.pruning.pruned import Pruned, how_to_load, pruning_facts
+from headcount.pruning.search_methods import SEARCHES, counts
 from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.pruning.splits import hold_out, refuse_headless, resolve_overlap
 

@@ -14,8 +14,8 @@ from headcount.engine import Progress
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.heads import Head
-from headcount.pruning.methods import counts, removable
 from headcount.pruning.search import SearchCheckpoint, cut_name
+from headcount.pruning.search_methods import counts, removable
 from headcount.pruning.splits import resolve_overlap
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import Scores, importance

@@ -14,8 +14,8 @@ from headcount.bench import measure_speed
 from headcount.errors import HeadcountError
 from headcount.heads import Head
 from headcount.pruning.curve import Point, make_point
-from headcount.pruning.methods import counts
 from headcount.pruning.search import Cut, CutSearch
+from headcount.pruning.search_methods import counts
 from headcount.pruning.settings import COST_OF, Pruning
 from headcount.pruning.unit_costs import flops_of
 from headcount.structure import UNITS

@@ -9,8 +9,8 @@ import torch
 from headcount.bench import seconds_per_token
 from headcount.pruning.calibration import CALIBRATION_TOKENS
 from headcount.pruning.cut_size import cut_sizes
-from headcount.pruning.methods import removable
 from headcount.pruning.search import THOUSANDTHS
+from headcount.pruning.search_methods import removable
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import refuse_headless, split_data
 from headcount.scoring import unit_moments

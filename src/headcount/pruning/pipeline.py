@@ -10,7 +10,7 @@ from headcount.bench import measure_speed
 from headcount.evaluation import evaluate
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.cut_size import Budget, choose_cut
-from headcount.pruning.result import Pruned
+from headcount.pruning.pruned import Pruned
 from headcount.pruning.search import CutSearch
 from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import refuse_headless, split_data

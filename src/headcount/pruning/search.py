@@ -16,7 +16,7 @@ from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensation import compensate
-from headcount.pruning.methods import (
+from headcount.pruning.search_methods import (
     SEARCHES,
     candidates_of,
     cheapest_by_cost,

@@ -11,7 +11,7 @@ from typing import Any
 
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.compensation import COMPENSATIONS
-from headcount.pruning.methods import SEARCHES, counts
+from headcount.pruning.search_methods import SEARCHES, counts
 from headcount.pruning.unit_costs import COSTS
 from headcount.structure import UNITS
 from headcount.training import Recovery

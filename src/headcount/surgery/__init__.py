@@ -1,7 +1,7 @@
 """Heads really gone: remove them, save what is left, load it again."""
 
 from headcount.surgery.loading import build_empty, fetch, load, model_class
-from headcount.surgery.reading import read_config
+from headcount.surgery.model_files import read_config
 from headcount.surgery.removal import refuse_wrapped, remove
 from headcount.surgery.saving import as_stock, refuse_strangers, save
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from headcount.errors import BadCheckpoint, first_line
 from headcount.structure import ALIGNMENT, built_empty, built_with_weights, came_from, remember_origin, saved_shapes
 from headcount.surgery.checkpoint_format import CONFIG, apply_record
-from headcount.surgery.reading import ModelFiles, read_checkpoint, read_config, read_generation_config
+from headcount.surgery.model_files import ModelFiles, read_checkpoint, read_config, read_generation_config
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:
