@@ -14,17 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
-from torch.utils.module_tracker import ModuleTracker
 
 from headcount.export import part_path
-from headcount.structure import AttentionSite, Site, TorchDispatchMode, device_of, storage_key, tree_leaves
-
-# Attention kernels that PyTorch's counter does not know.
-KERNELS = (
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_attention_math_for_mps",
-    "_scaled_dot_product_fused_attention_overrideable",
+from headcount.structure import (
+    AttentionSite,
+    Site,
+    TorchDispatchMode,
+    device_of,
+    flop_counter,
+    storage_key,
+    tree_leaves,
 )
 
 
@@ -37,9 +36,7 @@ def count_flops(run: Callable[[], Any]) -> int:
 
     Counted by PyTorch as operators are called, with a formula of ours for attention on CPUs.
     """
-    known = {getattr(torch.ops.aten, name): _attention for name in KERNELS if hasattr(torch.ops.aten, name)}
-    counter = FlopCounterMode(display=False, custom_mapping=known)
-    counter.mod_tracker = _OneModule()
+    counter = flop_counter(_attention)
     with torch.no_grad(), counter:
         run()
     return int(counter.get_total_flops())
@@ -66,16 +63,6 @@ def unit_flops(site: Site, length: int) -> float:
     weights = site.output.weight.numel() + sum(module.weight.numel() for _, module in site.inputs)
     attention = 4 * length * site.width if isinstance(site, AttentionSite) else 0
     return (2 * weights / len(site.kept) + attention) * (1 + len(site.also_layers))
-
-
-class _OneModule(ModuleTracker):
-    """Counts for the whole model only: telling modules apart needs autograd, which inference mode does not have."""
-
-    def __enter__(self) -> _OneModule:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        """No hooks to remove."""
 
 
 def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: Any, **settings: Any) -> int:

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
+from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.module_tracker import ModuleTracker
 from transformers import AttentionInterface, GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.initialization import no_init_weights
@@ -33,6 +35,12 @@ from headcount.structure.layout import Layout
 
 UNGROUPED = "headcount_ungrouped"
 ALIGNMENT = 64  # bytes, as torch allocates
+# Attention kernels that PyTorch's counter of FLOPs does not know.
+UNCOUNTED = (
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_attention_math_for_mps",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
 PROJECTIONS = (nn.Linear, Conv1D, nn.modules.linear.NonDynamicallyQuantizableLinear)
 WRAPPERS = {
     "OptimizedModule": ("is compiled (torch.compile)", "pass the model as it was before, and compile afterwards"),
@@ -443,3 +451,24 @@ def put_tensor(model: nn.Module, name: str, tensor: Tensor) -> None:
 def storage_key(tensor: Tensor) -> int:
     """The same number for all tensors that share their memory."""
     return tensor.untyped_storage()._cdata
+
+
+# ------------------------------------------------------------------------------------------------------------ FLOPs
+
+
+def flop_counter(attention: Callable[..., int]) -> FlopCounterMode:
+    """PyTorch's counter of FLOPs, with a formula for the attention kernels that it does not know."""
+    known = {getattr(torch.ops.aten, name): attention for name in UNCOUNTED if hasattr(torch.ops.aten, name)}
+    counter = FlopCounterMode(display=False, custom_mapping=known)
+    counter.mod_tracker = _OneModule()
+    return counter
+
+
+class _OneModule(ModuleTracker):
+    """Counts for the whole model only: telling modules apart needs autograd, which inference mode does not have."""
+
+    def __enter__(self) -> _OneModule:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        """No hooks to remove."""
