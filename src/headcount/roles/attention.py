@@ -21,7 +21,6 @@ from headcount.structure import AttentionSite, anatomy, device_of, embedding_row
 from headcount.tasks import length_limit, pad_token, padded
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
-CAUSAL = ("decoder", "text")  # kinds whose tokens see only the tokens before them; "text" is CLIP's text tower
 
 
 class AttentionReader:
@@ -148,7 +147,7 @@ class AttentionView:
     def open(self) -> np.ndarray:
         """(T, S) which keys a query can attend to."""
         shape = self.weights.shape[1:]
-        return np.tril(np.ones(shape, bool)) if self.site.kind in CAUSAL and self.within else np.ones(shape, bool)
+        return np.tril(np.ones(shape, bool)) if self.site.is_causal and self.within else np.ones(shape, bool)
 
     @cached_property
     def between_words(self) -> tuple[np.ndarray, np.ndarray]:

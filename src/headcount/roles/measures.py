@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from headcount.errors import BadData, unknown
-from headcount.roles.attention import CAUSAL, AttentionView, Tokens
+from headcount.roles.attention import AttentionView, Tokens
 from headcount.roles.sentences import Sentence, Sentences, universal
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # V19's
@@ -194,7 +194,7 @@ class Syntactic:
             return None
         pieces = pieces_of_words(view.sentence, view.keys)  # (words, T)
         there: np.ndarray = np.asarray(pieces.any(1))  # (words,)
-        causal = view.site.kind in CAUSAL
+        causal = view.site.is_causal
         to_words = view.weights @ pieces.T  # (heads, T, words)
         means = pieces / np.maximum(pieces.sum(1, keepdims=True), 1)
         between = np.where(there, means @ to_words, -1.0)  # (heads, words, words)

@@ -69,6 +69,8 @@ class Family:
     feed_forward: where the neurons are, in the layer around the attention.
     kind: of its attention, or a function of the module, where neither name nor attributes tell.
     cross: the names that its layers give to cross-attention.
+    causal: the kinds of its self-attention in which a token sees only the tokens before it.
+    configs: of each kind, the name of the configuration inside the model's that describes its layers.
     depth: how many module lists up from the attention its layer is.
     layers: from all modules and the path of one, the layers that run it, where layers share modules.
     pruned, emptied: mixins for the attention class once some or all heads have been removed.
@@ -92,6 +94,8 @@ class Family:
     feed_forward: FeedForward | None = None
     kind: str | Callable[[Any], str] | None = None
     cross: tuple[str, ...] = ()
+    causal: tuple[str, ...] = ("decoder",)
+    configs: Mapping[str, str] = field(default_factory=dict)
     depth: int = 1
     layers: Callable[[Mapping[str, Any], str], list[int]] | None = None
     pruned: type | None = None

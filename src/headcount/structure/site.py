@@ -111,6 +111,11 @@ class AttentionSite(Site):
         return self.width
 
     @property
+    def is_causal(self) -> bool:
+        """Whether a token sees only the tokens before it."""
+        return self.kind in self.family.causal
+
+    @property
     def group(self) -> int:
         """How many query heads shared one key-value head before any was removed."""
         return self.layout.group

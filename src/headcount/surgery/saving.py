@@ -165,7 +165,7 @@ def _uniform_neurons(config: Any, sites: tuple[FeedForwardSite, ...]) -> dict[st
         key, stack, count = site.feed_forward.uniform, site.kind.removesuffix(FEED_FORWARD), len(site.kept)
         if key is None or not count:
             return None
-        nested = f"{stack}_config"  # CLIP's towers
+        nested = site.family.configs.get(stack, "")  # absent from the configuration of one tower alone
         key = f"{stack}_{key}" if hasattr(config, f"{stack}_{key}") else key
         if not hasattr(getattr(config, nested, config), key):
             return None

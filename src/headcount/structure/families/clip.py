@@ -16,5 +16,7 @@ FAMILY = Family(
     output="out_proj",
     feed_forward=neurons("mlp.fc1", to="mlp.fc2"),
     kind=_kind,
+    causal=("text",),
+    configs={"text": "text_config", "vision": "vision_config"},
     plain=True,
 )
