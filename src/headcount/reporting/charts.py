@@ -18,6 +18,7 @@ WIDTH = 360.0  # of every drawing: about a phone
 ROW = 20.0  # height of a row in `interval_chart` and `bar_chart`
 LETTER = 5.6  # about the width of one
 SCATTER_HEIGHT = 320.0
+COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")  # of lines and parts, in their order
 MANY_DOTS = 30  # on a line; more would hide it if they were drawn large
 
 # ------------------------------------------------------------------------------------------------ what all charts share

@@ -11,10 +11,11 @@ from headcount.errors import HeadcountError
 from headcount.files import write_whole
 from headcount.reporting.ablation import evaluations, one_head_per_layer, other_data
 from headcount.reporting.dynamics import dynamics
+from headcount.reporting.gates import gates
 from headcount.reporting.headline import headline
 from headcount.reporting.heads import heads, roles
 from headcount.reporting.markup import Columns, Markup, document, folded, join, section, table, tag
-from headcount.reporting.pruning import gates, layers, removable
+from headcount.reporting.pruning import layers, removable
 from headcount.reporting.runs import UNNAMED, ModelRuns, RunRecord, by_model, mapping, read, rows
 from headcount.reporting.speed import speed
 
