@@ -82,6 +82,7 @@ def test_bad_options(headcount, directories, tmp_path):
     assert str(tmp_path / "none") in missing.err
     assert "float8" in headcount("bench", directories / "bert", "--dtype", "float8").err
     assert headcount("export", directories / "bert").code == 2
+    assert headcount("export", directories / "bert", tmp_path / "small.txt").code == 2
 
 
 def test_export_and_measure_it(headcount, tmp_path):

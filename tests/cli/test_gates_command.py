@@ -90,9 +90,11 @@ def test_the_same_layout_from_scratch(headcount, place, tmp_path):
         (("--lambda", "0.1", "--target-heads", "3", "--out", "x"), ("--lambda", "--target-heads"), 2),
         (("--lambda", "0.1", "--target-flops", "50%", "--out", "x"), ("--lambda", "--target-flops"), 2),
         (("--target-flops", "half", "--out", "x"), ("--target-flops", "'half'"), 2),
-        (("--target-flops", "50", "--out", "x"), ("flops", "50"), 1),
+        (("--target-flops", "50", "--out", "x"), ("--target-flops", "50"), 2),
+        (("--lambda", "0", "--out", "x"), ("--lambda", "0"), 2),
+        (("--target-heads", "3,6", "--out", "x"), ("--target-heads", "[3, 6]"), 2),
         (("--target-heads", "3", "--units", "heads,neurons", "--out", "x"), ("heads, neurons", "--target-flops"), 1),
-        (("--target-flops", "50%", "--units", "layers", "--out", "x"), ("layers",), 1),
+        (("--target-flops", "50%", "--units", "layers", "--out", "x"), ("layers",), 2),
         (("--target-flops", "10%", "--out", "x"), ("10.0%", "--target-flops", "--units"), 1),
         (("--lambda", "0.1"), ("--out is required",), 2),
         (("--lambda", "much", "--out", "x"), ("--lambda", "'much'"), 2),
@@ -101,7 +103,7 @@ def test_the_same_layout_from_scratch(headcount, place, tmp_path):
         (("--target-heads", "99", "--out", "x"), ("8 heads", "1 to 7", "99"), 1),
         (("--target-heads", "3", "--kinds", "cross", "--out", "x"), ("cross",), 1),
         (("--target-heads", "3", "--roles", "nowhere", "--out", "x"), ("nowhere", "headcount roles"), 1),
-        (("--target-heads", "3", "--lr", "0", "--out", "x"), ("lr", "above 0"), 1),
+        (("--target-heads", "3", "--lr", "0", "--out", "x"), ("--lr", "above 0"), 2),
     ],
 )
 def test_refusals(headcount, place, tmp_path, monkeypatch, options, facts, code):

@@ -150,7 +150,6 @@ def test_a_language_model_is_guessed_from_its_class(headcount, tmp_path):
     [
         (["--layers", "7"], "layer 7"),
         (["--kind", "cross"], "'cross'"),
-        (["--metric", "acuracy"], "did you mean 'accuracy'"),
         (["--text", "words"], "words"),
         (["--task", "translation"], "BertForSequenceClassification"),
     ],
@@ -173,6 +172,9 @@ def test_what_the_model_or_the_data_cannot_do_is_one_sentence(headcount, classif
         (["--select-data", "x.tsv"], "--mode all-but-one"),
         (["--engine", "rey"], "did you mean 'ray'"),
         (["--workers", "2"], "--engine ray"),
+        (["--task", "clasification"], "did you mean 'classification'"),
+        (["--metric", "acuracy"], "did you mean 'accuracy'"),
+        (["--task", "classification", "--metric", "bleu"], "'bleu'"),
         (["--address", "auto"], "--engine ray"),
     ],
 )
@@ -180,6 +182,7 @@ def test_a_command_line_that_makes_no_sense_is_wrong_usage(headcount, classifier
     answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv", *extra)
     assert (answer.code, answer.out) == (2, "")
     assert fact in answer.err
+    assert answer.err.endswith("; see headcount ablate --help\n")
     assert len(answer.err.splitlines()) == 1
 
 

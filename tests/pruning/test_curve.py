@@ -67,7 +67,7 @@ def test_keep_at_least_leaves_heads_everywhere(model):
     curve = pruning_curve(model, task, scores, step=0.5, keep_at_least=1)
     left = anatomy(remove(model, curve.points[-1].removed))
     assert [len(site.kept) for site in left.sites] == [1, 1]
-    with pytest.raises(HeadcountError, match="keep_at_least, 4"):
+    with pytest.raises(HeadcountError, match="4; .*keep_at_least="):
         pruning_curve(model, task, scores, keep_at_least=4)
 
 
@@ -155,7 +155,7 @@ def test_schedule():
     assert counts(72, 0.1) == [0, 7, 14, 22, 29, 36, 43, 50, 58, 65, 72]
     assert counts(3, 0.1) == [0, 1, 2, 3]
     for bad in (0, -0.1, 1.5):
-        with pytest.raises(HeadcountError, match=f"step is {bad:g}"):
+        with pytest.raises(HeadcountError, match=f"{bad:g} .*step="):
             counts(10, bad)
     order = [Head("encoder", 0, i) for i in range(3)] + [Head("encoder", 1, 0)]
     assert removable(order, 1) == order[:2]

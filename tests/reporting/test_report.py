@@ -229,7 +229,7 @@ def test_gates_that_are_still_training_are_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, r"no run\.json.*--out"),
+        (None, r"no run\.json.*run="),
         ("{", r"run\.json is damaged"),
         ("[1]", "list, not a JSON object"),
         ("{}", r"run\.json.*command"),

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from headcount.cli.options import written
 from headcount.errors import HeadcountError, unknown
 
 # In the order of `headcount --help`. Each is a module beside this one, with a function `register(app)`.
@@ -17,20 +18,6 @@ COMMANDS = (
     *("inspect", "evaluate", "ablate", "compare", "importance", "curve", "prune", "remove", "gates", "roles", "track"),
     *("bench", "export", "report", "demo"),
 )
-# Arguments of Python that the command line calls something else than `--argument`.
-OPTIONS = {
-    "run": "--out",
-    "kind": "--task",
-    "masked": "--task",
-    "select_task": "--data",
-    "masks": "--off",
-    "score_task": "--score-data",
-    "test_task": "--test",
-    "compensation": "--compensate",
-    "recovery": "--recover-epochs",
-    "lam": "--lambda",
-    "label2id": "label2id in the model's config.json",
-}
 SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -81,13 +68,13 @@ def run(words: list[str]) -> int:
     try:
         return call(words)
     except HeadcountError as error:
-        typer.echo(f"headcount: {error.in_words(option)}", err=True)
+        typer.echo(f"headcount: {error.in_words(written)}", err=True)
         return 1
     except UsageError as error:
         alone = isinstance(error, typer.BadParameter) and error.param is None  # a sentence of our own
         sentence = (error.message if alone else error.format_message()).rstrip(".")
         if sentence:  # without one, the whole help has been printed instead
-            command = error.ctx.command_path if error.ctx else "headcount"
+            command = error.ctx.command_path if error.ctx else f"headcount {words[0]}"
             typer.echo(f"headcount: {sentence[0].lower()}{sentence[1:]}; see {command} --help", err=True)
         return 2
     except BrokenPipeError:
@@ -101,12 +88,3 @@ def call(words: list[str]) -> int:
     if code == 130:  # what typer makes of Ctrl-C
         raise KeyboardInterrupt
     return code or 0
-
-
-def option(argument: str) -> str:
-    """What the command line calls an argument of Python.
-
-    >>> option("target_data"), option("run")
-    ('--target-data', '--out')
-    """
-    return OPTIONS.get(argument, f"--{argument.replace('_', '-')}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.options import Setup, command, listed, usage
 from headcount.cli.prune import OverlapOption
 
 
@@ -50,15 +50,16 @@ def curve(
     from headcount.scoring import importance as score
     from headcount.structure import anatomy
 
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    for name in names:
-        find_method(name)
+    names = listed(methods) or []
+    with usage():
+        counts(1, step)
+        for name in names:
+            find_method(name)
     if not names or len(set(names)) < len(names):
         raise typer.BadParameter(f"--methods {methods}: name each method once")
-    counts(1, step)
     model, tokenizer = setup.load_model()
     found = anatomy(model)
-    chosen = list(found.kinds) if kinds == "each" else _names(kinds)
+    chosen = list(found.kinds) if kinds == "each" else listed(kinds)
     found.heads_of(chosen)
     scoring = setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data")
     task = setup.load_task(data, tokenizer, model)
@@ -91,10 +92,6 @@ def curve(
     for remark in remarks:
         messages.print(remark, style="dim", markup=False)
     print_json(result) if setup.as_json else _print(result, task.metric)
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _print(result: dict[str, Any], metric: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Overwrite, Setup, command, option
+from headcount.cli.options import Overwrite, Setup, command, option, usage
 
 EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
@@ -38,13 +38,15 @@ def export(
     """
     from headcount.cli.console import console, print_json
     from headcount.cli.model_loading import load_tokenizer, load_weights
-    from headcount.export import export_onnx, refuse_target, require_onnx
+    from headcount.export import export_onnx, refuse_name, refuse_target, require_onnx
     from headcount.runs import model_signature, versions
     from headcount.surgery import fetch
 
     target = file or setup.out
     if target is None:
         raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
+    with usage():
+        refuse_name(Path(target))
     require_onnx()
     refuse_target(Path(target), overwrite)
     model = load_weights(setup.model, "cpu", "float32")

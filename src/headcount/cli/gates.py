@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.options import Setup, command, listed, usage
 
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
 
@@ -89,15 +89,17 @@ def gates(
     """
     from headcount.cli.console import console, print_json
     from headcount.cli.prune import refuse_occupied
-    from headcount.gates import Gating
+    from headcount.gates import Gating, plan_stages
+    from headcount.structure import asked_units
 
     if setup.out is None:
         raise typer.BadParameter("--out is required: the directory for the smaller model")
     prices, targets = _numbers("--lambda", lam, float), _numbers("--target-heads", target_heads, int)
     shares = _numbers("--target-flops", target_flops, _share)
-    if sum(goal is not None for goal in (prices, targets, shares)) != 1:
-        raise typer.BadParameter("give one of --lambda, the price of an open gate, --target-heads and --target-flops")
-    settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
+    with usage():
+        plan_stages(prices, targets, shares)
+        asked_units(units)
+        settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     known = None if roles is None else read_roles(roles)
     out = Path(setup.out)
     refuse_occupied(out)
@@ -109,7 +111,7 @@ def gates(
     options: dict[str, Any] = {
         "lam": prices, "target_heads": targets, "target_flops": shares, "units": units,
         "settings": settings, "overlap": overlap, "roles": known,
-        "kinds": None if kinds is None else [kind.strip() for kind in kinds.split(",")],
+        "kinds": listed(kinds),
     }  # fmt: skip
     scratch = (scratch_epochs or epochs if from_scratch else 0, scratch_lr)
     result = _run(setup, out, model, tokenizer, train_task, test_task, options, scratch)

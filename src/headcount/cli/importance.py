@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command, option
+from headcount.cli.options import Setup, command, option, usage
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["gradient", "fisher", "oracle", "confidence", "relevance", "random"]
@@ -43,7 +43,10 @@ def importance(
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
     from headcount.scoring import importance as score
+    from headcount.structure import asked_units
 
+    with usage():
+        asked_units(units)
     options = method_options(method, per, setup.seed, exclude, group)
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)

@@ -11,11 +11,25 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from headcount.errors import unknown
+from headcount.errors import HeadcountError, unknown
 
 TASK, RUN, MACHINES = "The task", "The run", "Several machines"
 ENGINE = ("engine", "address", "workers", "threads")
 DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
+# Arguments of Python that the command line calls something else than `--argument`.
+WRITTEN = {
+    "run": "--out",
+    "kind": "--task",
+    "masked": "--task",
+    "select_task": "--data",
+    "masks": "--off",
+    "score_task": "--score-data",
+    "test_task": "--test",
+    "compensation": "--compensate",
+    "recovery": "--recover-epochs",
+    "lam": "--lambda",
+    "label2id": "label2id in the model's config.json",
+}
 
 # Closed sets. Those of the library stand here too, since it is slow to import; a test keeps them the same.
 Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
@@ -25,6 +39,30 @@ FillName = Literal["zero", "mean"]
 def option(*names: str, panel: str | None = None, **settings: Any) -> Any:
     """An option, in a panel of the help."""
     return typer.Option(*names, rich_help_panel=panel, **settings)
+
+
+def written(argument: str) -> str:
+    """What the command line calls an argument of Python.
+
+    >>> written("target_data"), written("run")
+    ('--target-data', '--out')
+    """
+    return WRITTEN.get(argument, f"--{argument.replace('_', '-')}")
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Around settings that are checked before anything is loaded: what is refused there is wrong usage (exit code 2).
+
+    >>> with usage():
+    ...     raise HeadcountError("the step is 0", advice="give {step} as a share")
+    Traceback (most recent call last):
+    typer...BadParameter: the step is 0; give --step as a share
+    """
+    try:
+        yield
+    except HeadcountError as error:
+        raise typer.BadParameter(error.in_words(written)) from error
 
 
 def _device(name: str) -> str:
@@ -87,6 +125,14 @@ class Setup:
     threads: Annotated[int, option("--threads", panel=MACHINES, min=1, help="Threads of each worker.")] = 1
     own: dict[str, Any] = field(init=False, default_factory=dict)  # the command's own options, and the command line
     said: set[str] = field(init=False, default_factory=set)  # remarks already made
+
+    def check(self) -> None:
+        """Refuse a task or a metric that does not exist, before anything is loaded."""
+        if self.task is not None or self.metric is not None:
+            from headcount.tasks import refuse_unknown
+
+            with usage():
+                refuse_unknown(self.task, self.metric)
 
     def load_model(self) -> tuple[Any, Any]:
         """The model on its device, and its tokenizer."""
@@ -187,6 +233,7 @@ def _with_setup(
         setup = Setup(**{name: given[name] for name in known})
         mine = {one.name: given[one.name] for one in own}
         setup.own = {**mine, "command_line": _typed(given["context"])}
+        setup.check()
         with quiet(), setup.machines():
             function(setup, **mine)
         _mention_report(setup)

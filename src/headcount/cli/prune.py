@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.options import Setup, command, usage
 
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
 
@@ -136,11 +136,11 @@ def prune(
     for option, value in (("--distill", distill), ("--hidden", hidden)):
         if value and not recover_epochs:
             raise typer.BadParameter(f"{option} needs --recover-epochs")
-    recovery = (
-        Recovery(recover_epochs, lr=lr, distill=distill, hidden=hidden, seed=setup.seed) if recover_epochs else None
-    )
     knobs = {name: value for name, value in given.items() if name in Pruning.__dataclass_fields__}
-    settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
+    with usage():
+        tuned = {"lr": lr, "distill": distill, "hidden": hidden, "seed": setup.seed}
+        recovery = Recovery(recover_epochs, **tuned) if recover_epochs else None
+        settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
     out = None if setup.out is None else Path(setup.out)
     if out is not None and not dry_run:
         refuse_occupied(out)

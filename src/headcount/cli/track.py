@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.options import Setup, command, usage
 from headcount.cli.prune import OverlapOption
 
 
@@ -44,7 +44,8 @@ def track(
     from headcount.cli.model_loading import load_model
     from headcount.pruning import counts, resolve_overlap
 
-    counts(1, step)
+    with usage():
+        counts(1, step)
     paths = dynamics.in_order(model)
     dynamics.refuse_different(paths)
     setup.model = paths[-1]

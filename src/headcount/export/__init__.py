@@ -1,12 +1,13 @@
 """Models in other formats, each compared with the model before it is written. A new format is a file here."""
 
-from headcount.export.onnx import export_onnx, refuse_target
+from headcount.export.onnx import export_onnx, refuse_name, refuse_target
 from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
 
 __all__ = [
     "OnnxModel",
     "export_onnx",
     "part_path",
+    "refuse_name",
     "refuse_target",
     "require_onnx",
 ]

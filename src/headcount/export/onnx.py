@@ -138,10 +138,15 @@ def _refuse(model: Any) -> None:
         )
 
 
-def refuse_target(file: Path, overwrite: bool) -> None:
-    """Refuse a name that is not a graph's, and, unless `overwrite`, files that exist already, one graph or two."""
+def refuse_name(file: Path) -> None:
+    """Refuse the name of a file that does not end as a graph's does."""
     if file.suffix != ".onnx":
         raise HeadcountError(f"{file} does not end in .onnx", advice="name the file to write, such as model.onnx")
+
+
+def refuse_target(file: Path, overwrite: bool) -> None:
+    """Refuse a name that is not a graph's, and, unless `overwrite`, files that exist already, one graph or two."""
+    refuse_name(file)
     for name in (file, *(part_path(file, part) for part in ("encoder", "decoder"))):
         if name.is_dir():
             raise HeadcountError(f"{name} is a directory", advice="name a file")
@@ -154,7 +159,7 @@ def _apart(model: Any, wanted: bool | None) -> bool:
     if wanted is False and size > ONE_FILE:
         raise HeadcountError(
             f"the weights take {size / 2**30:.1f} GiB, and one ONNX file holds at most {ONE_FILE / 2**30:.1f}",
-            advice="leave out {external_data}, or set it to True, to put them in a file of their own",
+            advice="put them in a file of their own with {external_data}",
         )
     return size > ONE_FILE if wanted is None else wanted
 

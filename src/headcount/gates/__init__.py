@@ -2,11 +2,12 @@
 
 from headcount.gates.gate_training import Gating
 from headcount.gates.gated import Gated, GateStage
-from headcount.gates.pipeline import train_gates
+from headcount.gates.pipeline import plan_stages, train_gates
 
 __all__ = [
     "GateStage",
     "Gated",
     "Gating",
+    "plan_stages",
     "train_gates",
 ]

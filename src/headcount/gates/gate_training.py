@@ -46,10 +46,10 @@ class Gating:
 
     def __post_init__(self) -> None:
         wanted = {
-            "epochs": (self.epochs >= 1, "at least 1"),
+            "epochs": (self.epochs >= 1, "of at least 1"),
             "lr": (self.lr > 0, "above 0"),
             "gate_lr": (self.gate_lr > 0, "above 0"),
-            "tokens": (self.tokens >= 1, "at least 1"),
+            "tokens": (self.tokens >= 1, "of at least 1"),
         }
         refuse_settings(self, wanted)
         if self.weights is not None and self.weights not in WEIGHTS:

@@ -294,14 +294,21 @@ def plan_stages(lam: Any, heads: Any, flops: Any) -> list[Goal]:
     if lam is not None:
         prices = [float(price) for price in numbers]
         if not prices or any(not price > 0 for price in prices):
-            raise HeadcountError(f"lambda, the price of an open gate, must be above 0; got {prices}")
+            raise HeadcountError(
+                f"an open gate cannot have the price {prices}", advice="give {lam} a number above 0, or several"
+            )
         return [Goal(price) for price in prices]
     if not numbers or sorted(numbers, reverse=True) != numbers:
-        raise HeadcountError(f"a path leads from more {'heads' if flops is None else 'FLOPs'} to fewer; got {numbers}")
+        what, name = ("heads", "target_heads") if flops is None else ("FLOPs", "target_flops")
+        raise HeadcountError(
+            f"a path leads from more {what} to fewer, not along {numbers}", advice=f"sort {{{name}}}, the largest first"
+        )
     if flops is None:
         return [Goal(heads=int(number)) for number in numbers]
     if any(not 0 < share < 1 for share in numbers):
-        raise HeadcountError(f"target_flops, the share of the FLOPs to keep, must be between 0 and 1; got {numbers}")
+        raise HeadcountError(
+            f"{numbers} is not a share of the FLOPs to keep", advice="give {target_flops} between 0 and 1, as 0.5"
+        )
     return [Goal(flops=float(share)) for share in numbers]
 
 

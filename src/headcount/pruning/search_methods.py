@@ -246,7 +246,7 @@ def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[H
     """
     if keep_at_least < 0:
         raise HeadcountError(
-            f"keep_at_least is {keep_at_least}", advice="give {keep_at_least} a number of heads, 0 or more"
+            f"{keep_at_least} heads cannot be kept", advice="give {keep_at_least} a number of heads, 0 or more"
         )
     room = Counter(head.site for head in (order if present is None else present))
     chosen = []
@@ -256,8 +256,7 @@ def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[H
             chosen.append(head)
     if not chosen:
         raise HeadcountError(
-            f"no head can be removed: no site has more than keep_at_least, {keep_at_least}",
-            advice="lower {keep_at_least}",
+            f"no head can be removed: every site has at most {keep_at_least}", advice="lower {keep_at_least}"
         )
     return chosen
 
@@ -273,7 +272,9 @@ def counts(total: int, step: float) -> list[int]:
     step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
     """
     if not step > 0 or (step >= 1 and step != int(step)):
-        raise HeadcountError(f"step is {step:g}", advice="give {step} as a share of the heads (0.1) or a number")
+        raise HeadcountError(
+            f"{step:g} is neither a share nor a number of heads", advice="give {step} as 0.1, a share, or as 5"
+        )
     each = step * total if step < 1 else int(step)
     found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
     return sorted({*found, total})

@@ -13,7 +13,7 @@ from headcount.errors import HeadcountError, unknown
 from headcount.pruning.compensation import COMPENSATIONS
 from headcount.pruning.search_methods import SEARCHES, counts
 from headcount.pruning.unit_costs import COSTS
-from headcount.structure import UNITS
+from headcount.structure import asked_units
 from headcount.training import Recovery
 
 OVERLAPS = ("refuse", "drop", "allow")
@@ -32,7 +32,7 @@ class Pruning:
     Pruning(heads=0.5, kinds=('encoder', 'cross'))
     >>> Pruning(heads=36, speedup=1.2)
     Traceback (most recent call last):
-    headcount.errors.HeadcountError: heads and speedup both set the size of the cut; give heads=… or speedup=…
+    headcount.errors.HeadcountError: the size of the cut is given twice; give heads=… or speedup=…, not both
 
     max_drop: the largest drop, in points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of
         perplexity and loss. The largest cut within it is searched for; beside a size, it is for the verdict alone.
@@ -90,23 +90,22 @@ class Pruning:
         for name, least in (("keep_at_least", 0), ("caution", 0), ("score_examples", 1)):
             value = getattr(self, name)
             if not value >= least:
-                raise HeadcountError(f"{name} is {value:g}", advice=f"give {{{name}}} a number, {least} or more")
+                raise HeadcountError(f"{value:g} is too small", advice=f"give {{{name}}} a number, {least} or more")
         counts(1, self.step)  # refuses what is not a step
         if self.kinds == ():
             raise HeadcountError("no kind of head is named", advice="give {kinds} a name, or leave it out for all")
         if self.recovery is not None and not isinstance(self.recovery, Recovery):
-            raise HeadcountError(f"recovery is {self.recovery!r}", advice="give {recovery} a Recovery(epochs)")
+            raise HeadcountError(f"{self.recovery!r} is not a Recovery", advice="give {recovery} a Recovery(epochs)")
 
     def _check_size(self) -> None:
         given = [name for name in SIZES if getattr(self, name) is not None]
         if len(given) > 1:
             raise HeadcountError(
-                f"{given[0]} and {given[1]} both set the size of the cut",
-                advice=f"give {{{given[0]}}} or {{{given[1]}}}",
+                "the size of the cut is given twice", advice=f"give {{{given[0]}}} or {{{given[1]}}}, not both"
             )
         if not given and self.max_drop is None:
             raise HeadcountError(
-                "how far to cut is not given",
+                "the size of the cut is missing",
                 advice="give {max_drop} in points, or {heads}, {params}, {flops} or {speedup}",
             )
         if self.max_drop is not None and not self.max_drop >= 0:
@@ -124,18 +123,13 @@ class Pruning:
                     f"{share:g} is not a share of the {what}", advice=f"give {{{name}}} between 0 and 1, as 10%"
                 )
         if self.speedup is not None and not self.speedup > 1:
-            raise HeadcountError(f"a speedup of {self.speedup:g} is not faster", advice="give {speedup} above 1")
+            raise HeadcountError(f"a speedup must be above 1, not {self.speedup:g}", advice="give {speedup} as 2")
 
     def _check_units(self) -> None:
         size = next((name for name in COST_OF if getattr(self, name) is not None), None)
         if self.units is None:
             self._set(units=("heads",) if size is None else ("heads", "neurons"))
-        for name in self.units or ():
-            if name not in UNITS:
-                raise HeadcountError(unknown("unit", name, UNITS))
-        if not self.units:
-            raise HeadcountError("no units are named", advice=f"choose {{units}} from {', '.join(UNITS)}")
-        self._set(units=tuple(name for name in UNITS if name in self.units))
+        self._set(units=asked_units(self.units or ()))
         if self.cost is None and self.units != ("heads",):
             self._set(cost=COST_OF.get(size or "", "flops"))
         if self.cost is None:
@@ -144,7 +138,7 @@ class Pruning:
             raise HeadcountError(unknown("cost", self.cost, COSTS))
         if self.heads is not None:
             raise HeadcountError(
-                "heads counts heads, which says nothing about other units or their cost",
+                "a number of heads says nothing about other units or their cost",
                 advice="give {params}, {flops} or {speedup} instead, or leave {units} and {cost} out",
             )
         if SEARCHES[self.method].moment is None:
@@ -153,7 +147,7 @@ class Pruning:
         if self.uniform and "sublayers" in self.units:
             raise HeadcountError("a model without some of its sublayers is not uniform", advice="leave {uniform} out")
         if self.step >= 1:
-            raise HeadcountError(f"step is {self.step:g}", advice="give {step} as a share of the cost (0.05)")
+            raise HeadcountError(f"{self.step:g} is not a share of the cost", advice="give {step} as 0.05")
 
     @classmethod
     def of(cls, settings: Pruning | None = None, **knobs: Any) -> Pruning:
@@ -238,7 +232,7 @@ def _number(name: str, value: Any) -> Any:
             return int(value)
         return float(value.removesuffix("%")) / 100 if value.endswith("%") else float(value)
     except ValueError:
-        raise HeadcountError(f"{name} is {value!r}", advice=f"give {{{name}}} as a share such as 50%") from None
+        raise HeadcountError(f"{value!r} is not a number", advice=f"give {{{name}}} as a share such as 50%") from None
 
 
 def _names(kinds: Any) -> tuple[str, ...] | None:

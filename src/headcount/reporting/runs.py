@@ -16,7 +16,7 @@ from headcount.reporting import numbers
 from headcount.reporting.numbers import MetricFormat, number
 
 RUN_FILE, SHARDS, GATES = "run.json", "outcomes", "gates/gates.json"
-EXPECTED = "name a directory that a command wrote with --out"
+EXPECTED = "name a run directory, written with {run}"
 UNNAMED = "unnamed model"
 ALL_BUT_ONE = "ablate --mode all-but-one"
 # The keys that only one command writes, to recognise a result that does not name its command.
@@ -312,13 +312,14 @@ def _read_directory(path: Path) -> RunRecord:
         content = _load(file)
     except FileNotFoundError:
         why = f"it has no {RUN_FILE}" if path.is_dir() else "it does not exist"
-        raise RunConflict(f"{path} is not a run directory: {why}; {EXPECTED}") from None
+        raise RunConflict(f"{path} is not a run directory: {why}", advice=EXPECTED) from None
     if content.get("finished") is False and (file.parent / GATES).is_file():
         content = {**_stages_so_far(_load(file.parent / GATES)), **content}
     run = RunRecord(content, path.as_posix(), len(list((file.parent / SHARDS).glob("*.shard"))))
     if run.command not in (*TELLING_KEYS, ALL_BUT_ONE):
         raise RunConflict(
-            f"{file} does not name the headcount command that wrote it; run that command again with a new --out"
+            f"{file} does not name the headcount command that wrote it",
+            advice="run that command again with a new {run}",
         )
     return run
 
@@ -330,10 +331,10 @@ def _load(file: Path) -> dict[str, Any]:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise RunConflict(
-            f"{file} is damaged or was not written by headcount ({first_line(error)}); {EXPECTED}"
+            f"{file} is damaged or was not written by headcount ({first_line(error)})", advice=EXPECTED
         ) from None
     if not isinstance(content, dict):
-        raise RunConflict(f"{file} holds {type(content).__name__}, not a JSON object; {EXPECTED}")
+        raise RunConflict(f"{file} holds {type(content).__name__}, not a JSON object", advice=EXPECTED)
     return content
 
 

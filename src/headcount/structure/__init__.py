@@ -1,6 +1,6 @@
 """Where heads and neurons are: sites and how to find them, families, and what lies below a model's public interface."""
 
-from headcount.structure.discovery import UNITS, Anatomy, anatomy, whole_anatomy
+from headcount.structure.discovery import UNITS, Anatomy, anatomy, asked_units, whole_anatomy
 from headcount.structure.families import FAMILIES
 from headcount.structure.family_declaration import Family, FeedForward, Part, neurons, separate
 from headcount.structure.inputs import random_inputs
@@ -71,6 +71,7 @@ __all__ = [
     "Substitutes",
     "TorchDispatchMode",
     "anatomy",
+    "asked_units",
     "blank_context",
     "built_empty",
     "built_with_weights",

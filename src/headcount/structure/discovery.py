@@ -45,7 +45,7 @@ def anatomy(model: nn.Module, units: str | Iterable[str] = "heads") -> Anatomy:
 
     Raises `UnsupportedModel` for a model whose heads, or the units asked for, it cannot find.
     """
-    asked = _asked(units)
+    asked = asked_units(units)
     modules, attention = _attention(model)
     if asked == ("heads",):
         return Anatomy(tuple(attention))
@@ -62,8 +62,12 @@ def whole_anatomy(model: nn.Module) -> Anatomy:
     return Anatomy((*attention, *layers), ("heads", "neurons"), reason)
 
 
-def _asked(units: str | Iterable[str]) -> tuple[str, ...]:
-    """The kinds of units asked for, in the order of `UNITS`."""
+def asked_units(units: str | Iterable[str]) -> tuple[str, ...]:
+    """The kinds of units asked for, in the order of `UNITS`; any other name is refused.
+
+    >>> asked_units("neurons, heads")
+    ('heads', 'neurons')
+    """
     given = [units] if isinstance(units, str) else units
     names = [name.strip() for one in given if isinstance(one, str) for name in one.split(",")]
     for name in names:

@@ -3,7 +3,7 @@
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column, find_text
 from headcount.tasks.language import LanguageModeling
-from headcount.tasks.registry import load_task
+from headcount.tasks.registry import load_task, refuse_unknown
 from headcount.tasks.rows import Rows
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
 from headcount.tasks.text import length_limit, pad_token, texts_of
@@ -27,5 +27,6 @@ __all__ = [
     "load_task",
     "pad_token",
     "padded",
+    "refuse_unknown",
     "texts_of",
 ]

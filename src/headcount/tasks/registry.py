@@ -6,7 +6,7 @@ To add a task, write its file and add an entry to `KINDS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers.models.auto import modeling_auto
@@ -16,8 +16,9 @@ from headcount.structure import is_any_of, position_limit
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
+from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION, pick
 from headcount.tasks.rows import Rows, aligned
-from headcount.tasks.task import Task
+from headcount.tasks.task import Metric, Task
 from headcount.tasks.text import length_limit
 from headcount.tasks.translation import Translation
 
@@ -98,6 +99,7 @@ class TaskKind:
     """A kind of task that `load_task` can build.
 
     build: makes the task. columns: the arguments of `load_task` that name its data; any other column is refused.
+    metrics: by name, so that another name is refused before anything is loaded; without them, the task refuses it.
     models: names of the model classes in transformers that are made for it, from which the kind is guessed.
     aliases: other names for the kind.
     """
@@ -105,6 +107,7 @@ class TaskKind:
     name: str
     build: Callable[[Request], Task]
     columns: tuple[str, ...]
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     models: Collection[str] = ()
     aliases: tuple[str, ...] = ()
 
@@ -134,6 +137,7 @@ KINDS = (
         "classification",
         _classification,
         columns=("text", "pair", "label"),
+        metrics=CLASSIFICATION,
         models=modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
         aliases=("text-classification", "sequence-classification"),
     ),
@@ -141,14 +145,16 @@ KINDS = (
         "translation",
         _translation,
         columns=("source", "target", "target_data"),
+        metrics=TRANSLATION,
         models=modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values(),
         aliases=("summarization", "seq2seq", "text2text"),
     ),
-    TaskKind("language", _language, columns=("text",), aliases=("language-modeling", "lm")),
+    TaskKind("language", _language, columns=("text",), metrics=LANGUAGE, aliases=("language-modeling", "lm")),
     TaskKind(
         "masked",
         lambda asked: _language(asked, masked=True),
         columns=("text",),
+        metrics=LANGUAGE,
         models=LANGUAGE_MODELS["masked"],
         aliases=("masked-lm", "fill-mask"),
     ),
@@ -156,6 +162,7 @@ KINDS = (
         "causal",
         lambda asked: _language(asked, masked=False),
         columns=("text",),
+        metrics=LANGUAGE,
         models=LANGUAGE_MODELS["causal"],
         aliases=("causal-lm", "text-generation"),
     ),
@@ -180,6 +187,18 @@ def find_kind(name: str | None, model: Any = None) -> TaskKind:
     if written not in known:
         raise HeadcountError(unknown("task", name, [kind.name for kind in KINDS]))
     return known[written]
+
+
+def refuse_unknown(kind: str | None, metric: str | None) -> None:
+    """Refuse a kind of task, or a metric of it, that does not exist; without a kind, a metric that no kind has.
+
+    >>> refuse_unknown("classification", "bleu")
+    Traceback (most recent call last):
+    headcount.errors.BadData: unknown metric 'bleu'. Available: accuracy, f1, f1_macro, loss, matthews
+    """
+    kinds = KINDS if kind is None else [find_kind(kind)]
+    if metric is not None and all(one.metrics for one in kinds):
+        pick({name: known for one in kinds for name, known in one.metrics.items()}, metric)
 
 
 def guess_kind(model: Any) -> str | None:

@@ -177,10 +177,11 @@ def fresh_copy(model: Any, seed: int = 0) -> Any:
 
 
 def refuse_settings(settings: Any, wanted: dict[str, tuple[bool, str]]) -> None:
-    """Refuse the first setting that is out of its range: {field: (whether it is right, what it must be)}."""
+    """Refuse the first setting that is out of its range: {field: (whether it is right, the range in words)}."""
     for name, (right, words) in wanted.items():
         if not right:
-            raise HeadcountError(f"{name} must be {words}, not {getattr(settings, name)!r}")
+            value = getattr(settings, name)
+            raise HeadcountError(f"{value!r} is out of range", advice=f"give {{{name}}} a value {words}")
 
 
 def _finished(epoch: Any, epochs: int) -> int:

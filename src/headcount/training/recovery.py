@@ -49,12 +49,12 @@ class Recovery:
 
     def __post_init__(self) -> None:
         wanted = {
-            "epochs": (self.epochs >= 1, "at least 1"),
+            "epochs": (self.epochs >= 1, "of at least 1"),
             "lr": (self.lr > 0, "above 0"),
-            "tokens": (self.tokens >= 1, "at least 1"),
-            "distill": (0 <= self.distill <= 1, "a share from 0 to 1"),
+            "tokens": (self.tokens >= 1, "of at least 1"),
+            "distill": (0 <= self.distill <= 1, "from 0 to 1"),
             "temperature": (self.temperature > 0, "above 0"),
-            "hidden": (self.hidden >= 0, "at least 0"),
+            "hidden": (self.hidden >= 0, "of at least 0"),
         }
         refuse_settings(self, wanted)
 
