@@ -19,6 +19,15 @@ FILLERS = [f"the{k}" for k in range(8)]
 RARE = [f"rare{k}" for k in range(100)]
 WORDS = " ".join([*VERBS, *NOUNS, *FILLERS, *RARE])
 SHARP = 30.0
+# The roles of the encoder's heads; the others have none.
+PLANTED = {
+    ("encoder.0.0", "positional", "-1"),
+    ("encoder.0.1", "positional", "+1"),
+    ("encoder.0.2", "rare", "rarest"),
+    ("encoder.0.3", "syntactic", "obj head->dependent"),
+    ("encoder.0.4", "idle", "separator"),
+    ("encoder.0.5", "idle", "first"),
+}
 
 
 def sentences(n: int = 100, seed: int = 0) -> list[Sentence]:

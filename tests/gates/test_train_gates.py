@@ -109,6 +109,26 @@ def test_a_closed_sublayer_takes_its_open_heads_along():
     assert units.cost(kept) == pytest.approx(1 - float(units.costs[:4].sum()))
 
 
+def interrupt_and_resume(undisturbed, model, tasks, options, run, at):
+    """Stop a training at this share of it; resumed, it must end as the undisturbed one did."""
+
+    def interrupt(what, share):
+        if share > at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_gates(model, *tasks, **options, run=run, progress=interrupt)
+    assert_same(train_gates(model, *tasks, **options, run=run), undisturbed)
+
+
+def assert_same(one, other):
+    """Both trainings removed the same, on the same way, and ended with the same weights."""
+    assert one.removed == other.removed
+    assert one.stages == other.stages
+    weights = other.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in one.model.state_dict().items())
+
+
 def test_a_path_over_flops_resumes_to_the_same_weights(tmp_path):
     build, make = JOBS["classifier"]
     model, tasks = build(), (make(0, 16), make(1, 8))
@@ -117,16 +137,7 @@ def test_a_path_over_flops_resumes_to_the_same_weights(tmp_path):
     assert [stage.name for stage in undisturbed.stages] == ["flops-0.8", "flops-0.5"]
     assert f"{undisturbed.stages[1].flops_left:.2%} of the FLOPs" in undisturbed.report()
 
-    def interrupt(what, share):
-        if share > 0.7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_gates(model, *tasks, **options, run=tmp_path / "run", progress=interrupt)
-    resumed = train_gates(model, *tasks, **options, run=tmp_path / "run")
-    assert resumed.stages == undisturbed.stages
-    weights = undisturbed.model.state_dict()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+    interrupt_and_resume(undisturbed, model, tasks, options, tmp_path / "run", at=0.7)
     with pytest.raises(RunConflict, match="units"):
         train_gates(model, *tasks, **{**options, "units": "heads,neurons"}, run=tmp_path / "run")
 
@@ -220,10 +231,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path, monkeypat
     assert reached[0] > 1 / 3  # two epochs of six were not trained again
     for _ in range(2):  # once to the end, and once when everything is done already
         resumed = train_gates(model, *tasks, **options, run=tmp_path / "run")
-        assert resumed.removed == undisturbed.removed
-        assert resumed.stages == undisturbed.stages
-        weights = undisturbed.model.state_dict()
-        assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+        assert_same(resumed, undisturbed)
     with pytest.raises(RunConflict, match="target_heads"):
         train_gates(model, *tasks, target_heads=5, settings=settings, run=tmp_path / "run")
 
@@ -236,17 +244,7 @@ def test_a_resumed_stage_still_knows_its_last_open_model(tmp_path, monkeypatch):
     undisturbed = train_gates(model, *tasks, **options)
     last_open, steps = undisturbed.stages[0].went_back_to, undisturbed.stages[0].notes[-1]["step"]
     assert last_open + 2 * steps / 12 < steps  # a whole epoch without an open gate is kept
-
-    def interrupt(what, share):
-        if share > 0.99:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_gates(model, *tasks, **options, run=tmp_path / "run", progress=interrupt)
-    resumed = train_gates(model, *tasks, **options, run=tmp_path / "run")
-    assert resumed.stages == undisturbed.stages
-    weights = undisturbed.model.state_dict()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in resumed.model.state_dict().items())
+    interrupt_and_resume(undisturbed, model, tasks, options, tmp_path / "run", at=0.99)
 
 
 def test_a_lambda_that_closes_every_gate_keeps_the_last_useful_model(tmp_path):

@@ -5,7 +5,7 @@ import torch
 
 from headcount import remove
 from headcount.roles.role_search import Thresholds, find_roles
-from planted_roles import decoder, encoder, sentences
+from planted_roles import PLANTED, decoder, encoder, sentences
 
 FEW = Thresholds(frequent=48)  # verbs, nouns and fillers
 
@@ -18,16 +18,6 @@ def data():
 @pytest.fixture(scope="module")
 def planted(data):
     return encoder(data)
-
-
-PLANTED = {
-    ("encoder.0.0", "positional", "-1"),
-    ("encoder.0.1", "positional", "+1"),
-    ("encoder.0.2", "rare", "rarest"),
-    ("encoder.0.3", "syntactic", "obj head->dependent"),
-    ("encoder.0.4", "idle", "separator"),
-    ("encoder.0.5", "idle", "first"),
-}
 
 
 def names(roles):
