@@ -21,8 +21,7 @@ import torch
 
 from benchmarks.sweep import classifier
 from headcount import anatomy, evaluate
-from headcount.engine import Local, shards, using
-from headcount.engine.ray import Ray
+from headcount.engine import Local, Ray, shards, using
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.sweep import SHARED, classifier
 from headcount import ablate_each, find_roles, importance
-from headcount.roles.sentences import Sentences
+from headcount.roles import Sentences
 
 PAGE, MEGABYTE = 4096, 2**20
 

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 from headcount import anatomy, benchmark, remove
-from headcount.bench.timing import fixed_threads, interleaved, median, repeated
+from headcount.bench import interleaved
+from headcount.bench.timing import fixed_threads, median, repeated
 
 PUBLISHED = {1: (17.0, 17.3), 4: (67.3, 69.1), 16: (114.0, 134.0), 64: (124.7, 146.6)}  # M19, table 4
 

@@ -28,7 +28,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from headcount import Classification, Translation, anatomy, evaluate, load
 from headcount.engine import TOKENS, batches_by_length
 from headcount.scoring import unit_moments
-from headcount.tasks.task import Batch
+from headcount.tasks import Batch
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import GPT2Config, GPT2Model, T5Config, T5EncoderModel
 
-from headcount.roles.sentences import Sentence
+from headcount.roles import Sentence
 from headcount.tasks.toy import word_tokenizer
 
 CODES = 20  # many, so that heads that look at anything hit objects by chance only

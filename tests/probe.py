@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import zoo
-from headcount.tasks.task import Batch, Metric
+from headcount.tasks import Batch, Metric
 
 EXAMPLES = 5
 

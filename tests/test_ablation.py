@@ -7,7 +7,7 @@ import pytest
 
 from headcount import Classification, Translation, ablate_all_but_one, ablate_each, anatomy, compare, evaluate
 from headcount.errors import HeadcountError
-from headcount.stats.tests import corrected
+from headcount.stats import corrected
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert, marian
 

@@ -6,10 +6,8 @@ import itertools
 from typing import Any
 
 import tiny_models
-from headcount.tasks.classification import Classification
-from headcount.tasks.language import LanguageModeling
+from headcount.tasks import Classification, LanguageModeling, Translation
 from headcount.tasks.toy import word_tokenizer
-from headcount.tasks.translation import Translation
 
 WORDS = "a the fine dull film dog cat runs sleeps un le chien chat court dort bien mal"
 SUBJECTS, VERBS, ENDS = ("dog", "cat", "film", "a", "the"), ("runs", "sleeps"), ("fine", "dull", "bien", "mal")

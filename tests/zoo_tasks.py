@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import zoo
+from headcount.tasks import Batch
 from headcount.tasks.metrics import CLASSIFICATION
-from headcount.tasks.task import Batch
 
 CLASS_WITH_LOGITS = {"clip": "CLIPForImageClassification"}
 

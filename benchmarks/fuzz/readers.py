@@ -23,18 +23,16 @@ from headcount.cli.model_loading import load_tokenizer
 from headcount.cli.prune import refuse_occupied
 from headcount.demo.story import claim
 from headcount.dynamics import Dynamics, read_tracked
-from headcount.evaluation.sweep import evaluate
-from headcount.gates.gate_training import Gating
+from headcount.evaluation import evaluate
+from headcount.gates import Gating
 from headcount.gates.gated_units import GatedUnits
 from headcount.gates.pipeline import GatePath, Goal
 from headcount.pruning.search import SearchCheckpoint
-from headcount.roles.sentences import Sentences
+from headcount.roles import Sentences
 from headcount.runs import RunDirectory, read_run
 from headcount.surgery.model_files import read_checkpoint, read_generation_config
-from headcount.tasks.classification import Classification
-from headcount.tasks.language import LanguageModeling
+from headcount.tasks import Classification, LanguageModeling, Translation
 from headcount.tasks.toy import word_tokenizer
-from headcount.tasks.translation import Translation
 from headcount.training import Checkpointer
 
 SIGNATURE = {"model": {"name": "m"}, "tasks": [{"n": 6}]}

@@ -26,7 +26,7 @@ from transformers import (
 
 from benchmarks.fuzz.worker import Files
 from headcount import importance, remove, save
-from headcount.tasks.classification import Classification
+from headcount.tasks import Classification
 from headcount.tasks.toy import word_tokenizer
 
 WORDS = "a the fine dull film dog cat runs sleeps"

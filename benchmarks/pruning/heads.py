@@ -31,8 +31,7 @@ from headcount.pruning import Pruning, compensate, counts
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.cut_size import Budget, largest_within
 from headcount.pruning.search import CutSearch
-from headcount.scoring import importance
-from headcount.scoring.gradient import head_gradients
+from headcount.scoring import head_gradients, importance
 from headcount.stats import paired_bootstrap
 from headcount.structure import anatomy
 from headcount.surgery import remove

@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel
 
 import zoo
 from headcount import anatomy, remove
-from headcount.bench.cost import count_flops, unit_flops
+from headcount.bench import count_flops, unit_flops
 from headcount.structure import AttentionSite
 
 

@@ -9,10 +9,11 @@ import torch
 import tiny_models
 import zoo
 from headcount import HeadcountError, anatomy, benchmark, remove, save
+from headcount.bench import interleaved
 from headcount.bench.comparison import rows_of
 from headcount.bench.cost import peak_memory, size_of
 from headcount.bench.runners import TorchRunner
-from headcount.bench.timing import fixed_threads, interleaved, repeated
+from headcount.bench.timing import fixed_threads, repeated
 
 
 def halved(model):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headcount.bench import SpeedRow, verdict
 from headcount.bench.comparison import rows_of
-from headcount.bench.speed_verdict import SpeedRow, verdict
 from headcount.bench.timing import median
 
 

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from headcount import Classification, HeadcountError, anatomy, capture, importance, load, masked
 from headcount.cli.model_loading import load_model
 from headcount.evaluation import evaluate
-from headcount.structure.transformers_internals import device_of
+from headcount.structure import device_of
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from headcount import HeadcountError
+from headcount.engine import Local
 from headcount.engine.shards import ShardQueue
-from headcount.engine.work import Local, attempt, collected_warnings
+from headcount.engine.work import attempt, collected_warnings
 
 
 class Numbers:

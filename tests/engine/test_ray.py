@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from headcount import Classification, HeadcountError, Translation, anatomy, find_roles, importance
-from headcount.engine import shards
-from headcount.engine.shards import over_shards
-from headcount.engine.work import Local, collected_warnings, using
+from headcount.engine import Local, over_shards, shards, using
+from headcount.engine.work import collected_warnings
 from headcount.errors import BadData
 from headcount.evaluation import evaluate
 from headcount.tasks.toy import word_tokenizer

@@ -7,9 +7,9 @@ from transformers import GenerationConfig
 
 import zoo
 from headcount import Translation, anatomy, evaluate, masked
+from headcount.evaluation import mean_contexts
 from headcount.evaluation.decoding import best_candidate
 from headcount.evaluation.drafting import Reference, make_draft, refer, verify
-from headcount.evaluation.mean_outputs import mean_contexts
 from headcount.tasks import Batch, Metric, padded
 from headcount.tasks.toy import word_tokenizer
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 import zoo
 from headcount import Classification, LanguageModeling, anatomy, evaluate, masked, runs
-from headcount.engine import Local, using
+from headcount.engine import Local, batches_by_length, using
 from headcount.engine import shards as shards_module
-from headcount.engine.batches import batches_by_length
 from headcount.errors import HeadcountError
 from headcount.tasks.toy import word_tokenizer
 from probe import Probe

@@ -6,8 +6,8 @@ import torch
 
 import zoo
 from headcount import anatomy, evaluate
+from headcount.evaluation import mean_contexts
 from headcount.evaluation.last_position import find_last_position
-from headcount.evaluation.mean_outputs import mean_contexts
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay
 from headcount.evaluation.sweep import make_plan, read_masks

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tiny_models
 import zoo
 from headcount import HeadcountError, UnsupportedModel, anatomy, export_onnx, remove
-from headcount.bench.comparison import benchmark
+from headcount.bench import benchmark
 from headcount.export import OnnxModel
 from headcount.export import onnx as exporter
 from headcount.heads import parse_ranges

@@ -9,11 +9,11 @@ import torch
 from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
 from headcount.bench import unit_flops
 from headcount.errors import BadData, HeadcountError, RunConflict
-from headcount.gates import gate_training
-from headcount.gates.gate_training import GateTraining, Gating
+from headcount.gates import Gating, gate_training
+from headcount.gates.gate_training import GateTraining
 from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
-from headcount.intervene.masking import masked
+from headcount.intervene import masked
 from headcount.training import fresh_copy
 from toy_jobs import JOBS, classification
 

@@ -8,10 +8,11 @@ import torch
 import tiny_models
 import zoo
 from headcount.errors import HeadcountError
+from headcount.pruning import compensate
 from headcount.pruning.calibration import Calibration, LayerwiseForward
-from headcount.pruning.compensation import NormalEquations, compensate, ridge_change
+from headcount.pruning.compensation import NormalEquations, ridge_change
 from headcount.structure import anatomy, whole_anatomy
-from headcount.surgery.removal import remove
+from headcount.surgery import remove
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
 

@@ -6,9 +6,10 @@ import pytest
 from headcount import evaluate, importance, pruning_curve, remove
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.heads import Head
+from headcount.pruning import counts
 from headcount.pruning import curve as curve_module
-from headcount.pruning.search_methods import counts, removable
-from headcount.scoring.scores import Scores
+from headcount.pruning.search_methods import removable
+from headcount.scoring import Scores
 from headcount.structure import anatomy
 from toy_jobs import JOBS, classification, language, translation
 
@@ -67,7 +68,7 @@ def test_keep_at_least_leaves_heads_everywhere(model):
     curve = pruning_curve(model, task, scores, step=0.5, keep_at_least=1)
     left = anatomy(remove(model, curve.points[-1].removed))
     assert [len(site.kept) for site in left.sites] == [1, 1]
-    with pytest.raises(HeadcountError, match="4; .*keep_at_least="):
+    with pytest.raises(HeadcountError, match=r"4; .*keep_at_least="):
         pruning_curve(model, task, scores, keep_at_least=4)
 
 

@@ -9,18 +9,15 @@ import torch
 
 from headcount import evaluate, prune, remove
 from headcount.errors import BadData, HeadcountError, RunConflict
+from headcount.pruning import Pruned, Pruning, forecast
 from headcount.pruning import search as search_module
 from headcount.pruning.cut_size import Budget, largest_within
-from headcount.pruning.forecasting import forecast
-from headcount.pruning.pruned import Pruned
-from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import split_in_two
 from headcount.stats import NonInferiority, noninferior
 from headcount.structure import anatomy
-from headcount.surgery.loading import load
-from headcount.surgery.saving import save
+from headcount.surgery import load, save
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
-from headcount.training.recovery import Recovery, recover
+from headcount.training import Recovery, recover
 from toy_jobs import JOBS, classification, language, translation
 
 

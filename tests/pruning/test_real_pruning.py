@@ -5,8 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount import evaluate, load, load_task, prune
+from headcount.pruning import Pruning
 from headcount.pruning.search import CutSearch
-from headcount.pruning.settings import Pruning
 from headcount.structure import anatomy
 
 pytestmark = pytest.mark.slow

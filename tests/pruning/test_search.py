@@ -7,16 +7,12 @@ import pytest
 
 import zoo
 from headcount.errors import HeadcountError
+from headcount.pruning import SEARCHES, Pruning
 from headcount.pruning.search import CutSearch
-from headcount.pruning.search_methods import SEARCHES, cheapest_set
-from headcount.pruning.settings import Pruning
-from headcount.scoring.gradient import head_gradients
-from headcount.scoring.methods import importance
+from headcount.pruning.search_methods import cheapest_set
+from headcount.scoring import head_gradients, importance
 from headcount.structure import anatomy
-from headcount.surgery import as_stock
-from headcount.surgery.loading import load
-from headcount.surgery.removal import remove
-from headcount.surgery.saving import save
+from headcount.surgery import as_stock, load, remove, save
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from headcount.errors import BadData, HeadcountError
+from headcount.roles import Sentence, Sentences, chosen_relations
 from headcount.roles.attention import Tokens
-from headcount.roles.measures import chosen_relations, pieces_of_words
-from headcount.roles.sentences import Sentence, Sentences
+from headcount.roles.measures import pieces_of_words
 
 
 def treebank(tmp_path, *sentences, name="some.conllu"):

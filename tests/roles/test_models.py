@@ -6,10 +6,9 @@ import pytest
 import tiny_models
 import zoo
 from headcount.errors import BadData, HeadcountError
+from headcount.roles import Sentence, Thresholds, find_roles
 from headcount.roles.attention import AttentionView, Tokens, encode
 from headcount.roles.measures import Positional
-from headcount.roles.role_search import Thresholds, find_roles
-from headcount.roles.sentences import Sentence
 from headcount.structure import anatomy
 from headcount.tasks.toy import word_tokenizer
 from planted_roles import encoder, sentences

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headcount import remove
-from headcount.roles.role_search import Thresholds, find_roles
+from headcount.roles import Thresholds, find_roles
 from planted_roles import PLANTED, decoder, encoder, sentences
 
 FEW = Thresholds(frequent=48)  # verbs, nouns and fillers

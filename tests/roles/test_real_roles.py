@@ -5,8 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount import find_roles, load, load_task
-from headcount.roles.sentences import Sentences
-from headcount.scoring.per_example import frozen
+from headcount.roles import Sentences
+from headcount.scoring import frozen
 from headcount.scoring.relevance import step_relevances
 
 

@@ -12,7 +12,8 @@ import tiny_models
 import zoo
 from headcount import masked, remove
 from headcount.errors import BadData, HeadcountError
-from headcount.scoring.gradient import fisher, gradient, head_gradients, unit_moments
+from headcount.scoring import head_gradients, unit_moments
+from headcount.scoring.gradient import fisher, gradient
 from headcount.structure import anatomy
 from toy_jobs import JOBS, classification
 from zoo_tasks import ZooTask

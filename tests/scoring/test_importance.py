@@ -8,9 +8,8 @@ import pytest
 from headcount import Head, evaluate, importance, remove
 from headcount.engine import Local, using
 from headcount.errors import BadData, HeadcountError
-from headcount.scoring import unit_moments
-from headcount.scoring.methods import METHODS
-from headcount.scoring.scores import Scores, convergence
+from headcount.scoring import METHODS, Scores, unit_moments
+from headcount.scoring.scores import convergence
 from headcount.structure import anatomy
 from toy_jobs import JOBS, classification, translation
 

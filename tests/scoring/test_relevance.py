@@ -12,7 +12,7 @@ from torch import nn
 import zoo
 from headcount import importance, remove
 from headcount.errors import BadData, HeadcountError
-from headcount.scoring.per_example import frozen
+from headcount.scoring import frozen
 from headcount.scoring.relevance import RULES, pass_through_modules, relevance, relevance_rules, step_relevances, traced
 from headcount.structure import anatomy
 from toy_jobs import JOBS, classification

@@ -6,7 +6,7 @@ import torch
 
 from headcount.errors import BadData
 from headcount.structure import position_limit
-from headcount.tasks.task import BaseTask, Batch, Metric
+from headcount.tasks import BaseTask, Batch, Metric
 from tiny_models import bert, gpt, marian
 
 METRIC = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0])

@@ -8,9 +8,8 @@ from datasets import ClassLabel, Dataset, Features, Value
 from sklearn.metrics import accuracy_score, f1_score, log_loss, matthews_corrcoef
 
 from headcount.errors import BadData
-from headcount.tasks import metrics
-from headcount.tasks.classification import Classification, class_ids
-from headcount.tasks.rows import Rows
+from headcount.tasks import Classification, Rows, metrics
+from headcount.tasks.classification import class_ids
 from tiny_models import bert, gpt_classifier
 
 RNG = np.random.default_rng(0)

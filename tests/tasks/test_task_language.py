@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from headcount.errors import BadData
-from headcount.tasks import metrics
-from headcount.tasks.language import LanguageModeling
+from headcount.tasks import LanguageModeling, metrics
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert, gpt, marian, masked_bert
 

@@ -5,11 +5,8 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
 from headcount.errors import BadData, HeadcountError
-from headcount.tasks.classification import Classification
-from headcount.tasks.language import LanguageModeling
-from headcount.tasks.registry import KINDS, find_kind, guess_kind, load_task
-from headcount.tasks.task import BaseTask, Task
-from headcount.tasks.translation import Translation
+from headcount.tasks import BaseTask, Classification, LanguageModeling, Task, Translation, load_task
+from headcount.tasks.registry import KINDS, find_kind, guess_kind
 from tiny_models import bert, gpt, marian, masked_bert
 
 ROWS = [{"text": "a fine dog", "label": "good"}, {"text": "the dull cat sleeps", "label": "bad"}]

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.errors import BadData
-from headcount.tasks.columns import find_label, find_text, find_translation
-from headcount.tasks.rows import Rows, aligned
+from headcount.tasks import Rows, find_text
+from headcount.tasks.columns import find_label, find_translation
+from headcount.tasks.rows import aligned
 
 TEXTS = ["a fine film", 'it "works"', "dull , and long", "naïve 'quotes'", "fine"]
 LABELS = ["1", "1", "0", "1", "0"]

@@ -17,9 +17,9 @@ from transformers import (
 )
 
 from headcount.errors import BadData
-from headcount.tasks import metrics
+from headcount.tasks import Translation, metrics
 from headcount.tasks.statistics import TextScorer
-from headcount.tasks.translation import Translation, decoder_inputs, language_token, languages_set
+from headcount.tasks.translation import decoder_inputs, language_token, languages_set
 from tiny_models import bert, marian
 
 PAIRS = [
@@ -238,7 +238,7 @@ def test_bleu_for_languages_without_spaces():
 def test_the_real_translator_scores_what_its_card_says(shared):
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    from headcount.tasks.registry import load_task
+    from headcount.tasks import load_task
 
     folder, data = shared / "models/multi30k-en-fr", shared / "data/multi30k"
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
