@@ -228,6 +228,59 @@ def test_no_two_classes_have_the_same_name():
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
+ONE_IMPORTER, MOST_LINES = 30, 400
+# Where the same name stands for the same thing: a function and its command, a result and its section of the report.
+SAME_THING = {
+    "ablation": "its section of the report",
+    "bench": "its command",
+    "curve": "its command",
+    "demo": "its command",
+    "export": "its command",
+    "dynamics": "its section of the report",
+    "gates": "its command and its section of the report",
+    "heads": "their section of the report",
+    "pipeline": "the whole job, of pruning and of gates",
+    "pruning": "its section of the report",
+    "roles": "its command",
+    "runs": "as the report reads them",
+    "translation": "the task and its demo",
+}
+# What transformers may break at its next release stands in one file, however long.
+LONG = {"headcount.structure.transformers_internals"}
+
+
+def importers() -> dict[str, set[str]]:
+    """Which modules import each module."""
+    found: dict[str, set[str]] = {}
+    for file in FILES:
+        for _, target in imports(file.read_text(encoding="utf-8"), name_of(file), file.name == "__init__.py"):
+            module = target if target in MODULES else target.rpartition(".")[0]
+            if module in MODULES and module != name_of(file):
+                found.setdefault(module, set()).add(name_of(file))
+    return found
+
+
+def test_few_modules_serve_one_other_alone():
+    """A file that one other file imports may be half of it.
+
+    Families, commands and the demo's stories are loaded by name, so no module imports them, and they do not count.
+    """
+    alone = [module for module, users in importers().items() if len(users) == 1]
+    assert "headcount.engine.transfer" in alone
+    assert len(alone) <= ONE_IMPORTER, "\n".join(sorted(alone))
+
+
+def test_no_two_modules_have_the_same_name_for_different_things():
+    stems = [file.stem for file in FILES if file.stem != "__init__"]
+    stems += [file.parent.name for file in FILES if file.stem == "__init__"]
+    assert {stem for stem in stems if stems.count(stem) > 1} == set(SAME_THING)
+
+
+def test_no_file_is_longer_than_a_concept():
+    sizes = {name_of(file): len(file.read_text(encoding="utf-8").splitlines()) for file in FILES}
+    assert {module for module, size in sizes.items() if size > MOST_LINES} == LONG
+
+
 def test_no_module_is_called_utils():
     assert not [name_of(file) for file in FILES if re.fullmatch(r"_?(utils?|misc|common)", file.stem)]
 

@@ -2,7 +2,7 @@
 
 from headcount.structure.discovery import UNITS, Anatomy, anatomy, asked_units, whole_anatomy
 from headcount.structure.families import FAMILIES
-from headcount.structure.family_declaration import Family, FeedForward, Part, neurons, separate
+from headcount.structure.family_declaration import Family, FeedForward, Part, inside, neurons, separate
 from headcount.structure.inputs import random_inputs
 from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
 from headcount.structure.model_facts import (
@@ -13,7 +13,7 @@ from headcount.structure.model_facts import (
     start_token,
     without_cache,
 )
-from headcount.structure.site import AttentionSite, FeedForwardSite, Site, inside
+from headcount.structure.site import AttentionSite, FeedForwardSite, Site
 from headcount.structure.transformers_internals import (
     ALIGNMENT,
     UNGROUPED,

@@ -12,10 +12,10 @@ from torch import nn
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
 from headcount.heads import FEED_FORWARD, Head, Span, format_ranges, format_units, parse_units, refuse_repeated
 from headcount.structure.families import FAMILIES
-from headcount.structure.family_declaration import Family, FeedForward, guess_family
+from headcount.structure.family_declaration import Family, features, guess_family, inside
 from headcount.structure.layout import MOST, Layout, makes_sense, recorded_sites
-from headcount.structure.site import AttentionSite, FeedForwardSite, inside
-from headcount.structure.transformers_internals import is_transposed, layout_of, wrapper_of
+from headcount.structure.site import AttentionSite, FeedForwardSite
+from headcount.structure.transformers_internals import layout_of, wrapper_of
 
 KINDS = ("encoder", "text", "vision", "decoder", "cross")
 UNITS = ("heads", "neurons", "sublayers")
@@ -273,7 +273,7 @@ def _feed_forward(
             continue
         for declared in _USUAL if site.family.structural else filter(None, [site.family.feed_forward]):
             path, output = inside(site.block, declared.output)
-            count = _neurons(site.block, declared, output)
+            count = declared.count(site.block)
             if count is not None:
                 break
         else:
@@ -304,25 +304,6 @@ def _feed_forward(
     return sites, ""
 
 
-def _neurons(block: nn.Module, declared: FeedForward, output: Any) -> int | None:
-    """How many neurons a layer has if it is built as declared, else None."""
-    found = [(part, inside(block, part.path)[1]) for part in declared.inputs]
-    there = [(part, module) for part, module in found if module is not None]
-    if output is None or not there or any(module is None and not part.optional for part, module in found):
-        return None
-    if any(getattr(module, "weight", None) is None for module in (output, *(module for _, module in there))):
-        return None
-    count = _size(output, "in_features", 0)
-    fits = all(_size(module, "out_features", 1) == count * len(part.stretches(module)) for part, module in there)
-    return count if fits else None
-
-
-def _size(projection: Any, name: str, axis: int) -> int:
-    """The number of inputs (axis 0) or outputs (axis 1) of a projection; a quantized weight has another shape."""
-    size = getattr(projection, name, None)
-    return int(projection.weight.shape[axis if is_transposed(projection) else 1 - axis] if size is None else size)
-
-
 def family_of(module: nn.Module) -> Family | None:
     """The family of an attention module, declared or guessed; None for any other module."""
     for cls in type(module).__mro__:  # pruned attention is a subclass of its family's class
@@ -337,7 +318,7 @@ def _site(
 ) -> AttentionSite:
     module, output = modules[path], modules[family.output_path(path)]
     width = int(getattr(module, family.head_dim))
-    count = _size(output, "in_features", 0) // width
+    count = features(output, "in_features", 0) // width
     return AttentionSite(
         kind=kind,
         layer=run_by[0],

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from headcount.structure.transformers_internals import Emptied, EmptiedContext
+from headcount.structure.transformers_internals import Emptied, EmptiedContext, is_transposed
 
 Stretches = tuple[str, ...]
 
@@ -50,6 +50,36 @@ class FeedForward:
     inputs: tuple[Part, ...]
     output: str
     uniform: str | None = "intermediate_size"
+
+    def count(self, block: nn.Module) -> int | None:
+        """How many neurons a Transformer layer has if it is built as declared, else None."""
+        output = inside(block, self.output)[1]
+        found = [(part, inside(block, part.path)[1]) for part in self.inputs]
+        there = [(part, module) for part, module in found if module is not None]
+        if output is None or not there or any(module is None and not part.optional for part, module in found):
+            return None
+        if any(getattr(module, "weight", None) is None for module in (output, *(module for _, module in there))):
+            return None
+        count = features(output, "in_features", 0)
+        fits = all(features(module, "out_features", 1) == count * len(part.stretches(module)) for part, module in there)
+        return count if fits else None
+
+
+def inside(block: nn.Module, path: str) -> tuple[str, Any]:
+    """What is at a path from a module, or None, and the path with `-1` written out."""
+    names: list[str] = []
+    module: Any = block
+    for name in path.split("."):
+        name = str(len(module) - 1) if name == "-1" and isinstance(module, nn.ModuleList) else name
+        module = getattr(module, name, None)
+        names.append(name)
+    return ".".join(names), module if isinstance(module, nn.Module) else None
+
+
+def features(projection: Any, name: str, axis: int) -> int:
+    """The number of inputs (axis 0) or outputs (axis 1) of a projection; a quantized weight has another shape."""
+    size = getattr(projection, name, None)
+    return int(projection.weight.shape[axis if is_transposed(projection) else 1 - axis] if size is None else size)
 
 
 def neurons(*inputs: str, to: str, uniform: str | None = "intermediate_size") -> FeedForward:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from headcount.heads import Head
-from headcount.structure.family_declaration import Family, FeedForward, Part
+from headcount.structure.family_declaration import Family, FeedForward, Part, inside
 from headcount.structure.layout import Layout, positions
 
 
@@ -156,14 +156,3 @@ class FeedForwardSite(Site):
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.kept)} neurons, {self.path}>"
-
-
-def inside(block: nn.Module, path: str) -> tuple[str, Any]:
-    """What is at a path from a module, or None, and the path with `-1` written out."""
-    names: list[str] = []
-    module: Any = block
-    for name in path.split("."):
-        name = str(len(module) - 1) if name == "-1" and isinstance(module, nn.ModuleList) else name
-        module = getattr(module, name, None)
-        names.append(name)
-    return ".".join(names), module if isinstance(module, nn.Module) else None
