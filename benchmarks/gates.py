@@ -108,7 +108,7 @@ def _train(smaller: Any, train: Any, settings: Gating, epochs: int) -> None:
 
 
 def cost(model: Any, train: Any, settings: Gating, repeats: int) -> str:
-    """Processor time of steps with gates beside plain ones of the same model on the same batches, in turns."""
+    """Processor time of steps with gates beside plain ones of the same model on the same batches, alternately."""
     units = GatedUnits.find(model)
     whole, batches = remove(model, []), batches_by_length(train.lengths, settings.tokens)
     plain = Training(whole, train, [{"params": whole.parameters(), "lr": 1e-6}], batches=batches, epochs=1, seed=0)

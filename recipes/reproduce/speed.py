@@ -1,4 +1,4 @@
-"""M19 table 4: a BERT-base layout with half of its heads removed, timed in turns with the original."""
+"""M19 table 4: a BERT-base layout with half of its heads removed, timed alternately with the original."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def speed_table(results: Results, figures: dict[str, str]) -> str:
     return (
         table(columns, rows) + "\n\nA BERT-base layout (12 layers of 12 heads) with random weights, as speed does not "
         "depend on them, and a random half of its heads removed; M19 prunes a fine-tuned BERT. One thread's own CPU "
-        "time, length 128, original and pruned in turns; the gain is the median over rounds, not the ratio of the two "
-        "medians. M19 has a GPU, where a batch of 1 gains little; its batch of "
+        "time, length 128, original and pruned alternately; the gain is the median over rounds, not the ratio of the "
+        "two medians. M19 has a GPU, where a batch of 1 gains little; its batch of "
         f"64 ({PUBLISHED[64][2]:+.1%}) takes 20 seconds a pass here, and is in [speed](speed.md)."
     )

@@ -163,6 +163,26 @@ def format_units(units: Iterable[Head | str] | Head | str, sizes: Mapping[str, i
     return written
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "head"), counted(3072, "neuron")
+    ('1 head', '3,072 neurons')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def count_units(units: Iterable[Head]) -> str:
+    """How many heads and neurons there are among some units.
+
+    >>> count_units([Head("encoder", 0, 1), Head("encoder_ffn", 0, 1), Head("encoder_ffn", 0, 2)])
+    '1 head and 2 neurons'
+    """
+    neurons = [unit.is_neuron for unit in units]
+    numbers = {"head": neurons.count(False), "neuron": neurons.count(True)}
+    return " and ".join(counted(number, what) for what, number in numbers.items() if number) or "0 heads"
+
+
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers in short.
 

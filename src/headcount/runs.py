@@ -37,7 +37,7 @@ CHECKSUM = 32  # bytes in front of a shard
 class RunDirectory:
     """A run on disk: one process at a time, always the same signature, files whole or not there.
 
-    A directory that holds the run of something else, or other files, is refused.
+    A directory that holds a different run, or other files, is refused.
 
     signature: what the results depend on. arguments: what the user wrote, kept beside the results.
     """
@@ -106,7 +106,9 @@ class RunDirectory:
             self.write({})
         elif known.get("signature") != self.signature:
             differs = _first_difference(known.get("signature"), self.signature)
-            raise RunConflict(f"{self.path} holds results of something else ({differs})", advice="choose another {run}")
+            raise RunConflict(
+                f"{self.path} holds the results of a different run ({differs})", advice="choose another {run}"
+            )
 
 
 @contextmanager

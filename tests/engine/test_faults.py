@@ -192,13 +192,13 @@ def test_a_quota(task, tmp_path):
 
 def test_a_read_only_directory(task, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    with pytest.raises(RunConflict, match=r"cannot use .* as a run directory: Read-only file system"):
+    with pytest.raises(RunConflict, match=f"{small_disk}.*Read-only"):
         evaluate(bert(), task, [()], run=small_disk / "run")
 
 
 def test_a_directory_that_nobody_can_make(task):
     place = "/proc/headcount-run" if Path("/proc").is_dir() else "/dev/null/run"
-    with pytest.raises(RunConflict, match=r"cannot use .* as a run directory"):
+    with pytest.raises(RunConflict, match=place):
         evaluate(bert(), task, [()], run=place)
 
 

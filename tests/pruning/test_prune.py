@@ -135,12 +135,12 @@ def joined(*tasks):
 
 def test_models_and_data_that_cannot_be_pruned(model):
     tasks = [classification(start, 12) for start in (0, 1, 2)]
-    with pytest.raises(HeadcountError, match="already been removed"):
+    with pytest.raises(HeadcountError, match="removed"):
         prune(remove(model, anatomy(model).heads), *tasks, heads=2)
     one_class = tasks[0].subset([i for i, label in enumerate(tasks[0].labels) if label == 0])
     with pytest.raises(BadData, match="label 0"):
         prune(model, one_class, *tasks[1:], heads=2)
-    with pytest.raises(HeadcountError, match=r"1 heads .* equally many"):
+    with pytest.raises(HeadcountError, match=r"\b1 head\b.*uniform="):
         prune(model, *tasks, heads=1, uniform=True)
 
 

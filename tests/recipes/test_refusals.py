@@ -76,3 +76,15 @@ def test_in_one_sentence(place, capsys, recipe, given, words):
     assert re.search(words, said), said
     assert "\n" not in said
     assert not (place / "new" / "model").exists()
+
+
+def test_a_stopped_recipe_exits_with_130(capsys):
+    from recipes.asking import in_one_sentence
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        in_one_sentence(stopped)
+    assert ended.value.code == 130
+    assert "resumes" in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_units_that_are_gone(bert):
 
 
 def test_where_only_heads_are_taken(bert):
-    with pytest.raises(HeadcountError, match=r"encoder_ffn\.0\.1.* neuron.* only heads"):
+    with pytest.raises(HeadcountError, match=r"encoder_ffn\.0\.1\b.* neuron"):
         anatomy(bert).check("encoder_ffn.0.1")
     assert len(anatomy(bert).check("encoder.1")) == 4
 

@@ -69,7 +69,7 @@ def test_not_inside_a_mask_or_a_capture():
     for block in (masked(model, off="encoder.0.0"), capture(model), capture(model, contexts=False)):
         with (
             block,
-            pytest.raises(HeadcountError, match=r"encoder\.0 .*masked or captured"),
+            pytest.raises(HeadcountError, match=r"encoder\.0\b"),
         ):
             remove(model, "encoder.0.1")
     assert len(anatomy(remove(model, "encoder.0.1")).heads) == 11

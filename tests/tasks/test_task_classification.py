@@ -147,7 +147,7 @@ def test_a_model_that_does_not_fit_is_refused(tokenizer):
     task, first = Classification(ROWS, tokenizer), [row["label"] for row in ROWS].index(2)
     with pytest.raises(BadData, match=rf"example {first}: label 2, .*2 classes \(0 to 1\)"):
         task.check(bert(num_labels=2))
-    with pytest.raises(BadData, match="single output"):
+    with pytest.raises(BadData, match="regression"):
         task.check(bert(num_labels=1))
     with pytest.raises(BadData, match="multi_label"):
         task.check(bert(num_labels=3, problem_type="multi_label_classification"))

@@ -1,4 +1,4 @@
-"""`benchmark`: the original and the pruned model side by side, in turns, beside the limit that FLOPs set."""
+"""`benchmark`: the original and the pruned model side by side, interleaved, beside the limit that FLOPs set."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def benchmark(
 
     models: one model, a list (original, pruned, …) or a dictionary by name; the path of an .onnx file is a model, too.
     lengths: in tokens; by default the median and the 95% quantile of the task's texts, or 128 without a task.
-    rounds: measurements of each model, in turns; at least six for a 95% interval.
+    rounds: measurements of each model, interleaved; at least six for a 95% interval.
     tokens: to decode after the prompt, for a generator. threads: of PyTorch and onnxruntime, the same for all models.
-    clock: "wall", or "cpu": the time of this process, for a machine with other users; with one thread only.
+    clock: "wall", or "cpu": the time of this process, for a shared machine; with one thread only.
     compile: compile every model with `torch.compile`. progress: called with the measurements done and their number.
     """
     named = _named(models)

@@ -1,4 +1,4 @@
-"""Time several things in turns, so that whatever else the machine does slows all of them alike."""
+"""Time several things alternately, so that whatever else the machine does slows all of them alike."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Speed:
 
 
 def measure_speed(whole: nn.Module, pruned: nn.Module, task: Task, *, rounds: int = 9, examples: int = 32) -> Speed:
-    """Time both models on the same batch of the task, in turns: one forward pass, without decoding.
+    """Time both models on the same batch of the task, alternately: one forward pass, without decoding.
 
     low, high: 95% interval of the median ratio. `benchmark` measures more.
     """

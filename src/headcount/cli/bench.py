@@ -26,7 +26,7 @@ def bench(
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens that a generator decodes.")] = 16,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads, the same for all models.")] = None,
     clock: Annotated[
-        Literal["wall", "cpu"], typer.Option("--clock", help="cpu: process time, for a machine with other users.")
+        Literal["wall", "cpu"], typer.Option("--clock", help="cpu: process time, for a shared machine.")
     ] = "wall",
     compile: Annotated[bool, typer.Option("--compile", help="Compile every model with torch.compile.")] = False,
     onnx: Annotated[list[str] | None, typer.Option("--onnx", help="Another .onnx export to measure.")] = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,18 +29,6 @@ def make_table(title: str, *columns: str, left: int = 1) -> Table:
     for place, column in enumerate(columns):
         table.add_column(column, justify="left" if place < left else "right", no_wrap=True)
     return table
-
-
-def count_units(heads: Iterable[Any]) -> str:
-    """How many heads and neurons there are among some units.
-
-    >>> from headcount.heads import Head
-    >>> count_units([Head("encoder", 0, 1), Head("encoder_ffn", 0, 1)])
-    '1 heads and 1 neurons'
-    """
-    neurons = [head.is_neuron for head in heads]
-    counts = {"heads": neurons.count(False), "neurons": neurons.count(True)}
-    return " and ".join(f"{count:,} {what}" for what, count in counts.items() if count) or "0 heads"
 
 
 def number(value: float, metric: Any) -> str:

@@ -25,7 +25,7 @@ def demo(
     `reviews` fine-tunes a real pretrained encoder on real film reviews, finds the heads that matter, removes heads
     and neurons until 58% of the arithmetic is saved, tests the result on held-out reviews and measures the speed.
     `translation` trains a small encoder-decoder to translate numbers, and shows which kind of attention it needs most,
-    and since when.
+    and from which point in training.
 
     A demo that was stopped resumes where it stopped when you run it again.
 

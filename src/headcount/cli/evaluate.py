@@ -66,7 +66,8 @@ def evaluate(
 
 
 def _print(result: dict[str, Any], metric: Any, heads: tuple[Any, ...]) -> None:
-    from headcount.cli.console import console, count_units, number, signed
+    from headcount.cli.console import console, number, signed
+    from headcount.heads import count_units
 
     score, low, high = (number(result[name], metric) for name in ("score", "low", "high"))
     console.print(f"{metric.name} {score} (95% interval {low} to {high}, {result['n']} examples)")

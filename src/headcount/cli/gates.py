@@ -44,10 +44,12 @@ def gates(
     kinds: Annotated[
         str | None, typer.Option("--kinds", rich_help_panel=SIZE, help="Gates on these kinds only: encoder,cross.")
     ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", rich_help_panel=TRAINING, min=1, help="Per stage.")] = 1,
+    epochs: Annotated[int, typer.Option("--epochs", rich_help_panel=TRAINING, min=1, help="Epochs of each stage.")] = 1,
     lr: Annotated[float, typer.Option("--lr", rich_help_panel=TRAINING, help="Learning rate of the weights.")] = 5e-5,
-    gate_lr: Annotated[float, typer.Option("--gate-lr", rich_help_panel=TRAINING, help="Of the gates.")] = 0.1,
-    tokens: Annotated[int, typer.Option("--tokens", rich_help_panel=TRAINING, min=1, help="Per batch.")] = 1024,
+    gate_lr: Annotated[
+        float, typer.Option("--gate-lr", rich_help_panel=TRAINING, help="Learning rate of the gates.")
+    ] = 0.1,
+    tokens: Annotated[int, typer.Option("--tokens", rich_help_panel=TRAINING, min=1, help="Tokens in a batch.")] = 1024,
     weights: Annotated[
         Literal["all", "gated", "none"] | None,
         typer.Option(
@@ -68,7 +70,10 @@ def gates(
         typer.Option("--from-scratch", rich_help_panel=SCRATCH, help="Also train the same layout from random weights."),
     ] = False,
     scratch_epochs: Annotated[
-        int | None, typer.Option("--scratch-epochs", rich_help_panel=SCRATCH, min=1, help="By default --epochs.")
+        int | None,
+        typer.Option(
+            "--scratch-epochs", rich_help_panel=SCRATCH, min=1, help="Epochs from scratch; by default --epochs."
+        ),
     ] = None,
     scratch_lr: Annotated[
         float, typer.Option("--scratch-lr", rich_help_panel=SCRATCH, help="Learning rate from scratch.")
@@ -77,7 +82,7 @@ def gates(
     """Learn which heads to remove: L0 gates on heads, trained together with the model (V19).
 
     Neurons and whole sublayers can have gates too (CoFi), with a share of the FLOPs as the goal.
-    At the end every gate is 0 or 1, what has a closed gate is removed, and a plain model is saved.
+    At the end every gate is 0 or 1, units with closed gates are removed, and a plain model is saved.
 
     Examples:
 

@@ -98,7 +98,7 @@ class Setup:
     max_length: Annotated[
         int | None, option("--max-length", panel=TASK, min=1, help="Truncate texts to this many tokens.")
     ] = None
-    seed: Annotated[int, option("--seed", panel=RUN, help="Seed of everything random.")] = 0
+    seed: Annotated[int, option("--seed", panel=RUN, help="Random seed.")] = 0
     device: Annotated[
         str,
         option(
@@ -242,7 +242,7 @@ def _with_setup(
 
 
 def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A closed set (`Literal`) as typer has it, except that a wrong word gets a suggestion."""
+    """A closed set (`Literal`) as in typer, except that an unknown word gets a suggestion."""
     kind, *info = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else (None,)
     kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)  # `Literal[…] | None`
     choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()

@@ -50,9 +50,7 @@ def prune(
     flops: Annotated[
         str | None, typer.Option("--flops", rich_help_panel=SIZE, help="Share of all FLOPs to save: 50%.")
     ] = None,
-    speedup: Annotated[
-        float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="How many times as fast: 2.")
-    ] = None,
+    speedup: Annotated[float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="Target speedup: 2.")] = None,
     caution: Annotated[
         float,
         typer.Option("--caution", rich_help_panel=SIZE, min=0.0, help="Standard errors to stay within --max-drop."),
@@ -108,7 +106,9 @@ def prune(
         ),
     ] = 0.0,
     lr: Annotated[float, typer.Option("--lr", rich_help_panel=AFTER, help="Learning rate of the fine-tuning.")] = 5e-5,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and how long for.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and how long it would take.")
+    ] = False,
     overlap: OverlapOption = "refuse",
 ) -> None:
     """Remove as much as a budget allows, compensate for it, test the result on held-out data, and save it.

@@ -35,8 +35,9 @@ def remove(
       headcount remove ./my-model --heads encoder.5,encoder_ffn.5.0-511 --out ./smaller
     """
     from headcount import surgery
-    from headcount.cli.console import console, count_units, print_json, quiet
+    from headcount.cli.console import console, print_json, quiet
     from headcount.errors import HeadcountError
+    from headcount.heads import count_units
     from headcount.runs import model_signature, versions
     from headcount.structure import whole_anatomy
     from headcount.surgery import fetch
@@ -80,7 +81,7 @@ def remove(
 
 def _left(left: tuple[Any, ...], removed: tuple[Any, ...]) -> str:
     """How much is left of what some was removed from."""
-    from headcount.cli.console import count_units
+    from headcount.heads import count_units
 
     if not any(head.is_neuron for head in removed):
         return f"{sum(not head.is_neuron for head in left)}"

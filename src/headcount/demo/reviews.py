@@ -83,7 +83,7 @@ def tell(story: Story, quick: bool) -> None:
     pruned = story.command(
         "prune", "prune", model, *data, "--flops", SAVED, "--max-drop", sizes.max_drop, "--step", sizes.step,
     )  # fmt: skip
-    story.title("Is it faster? Original and pruned in turns, by the CPU time of one thread")
+    story.title("Is it faster? Original and pruned alternately, by the CPU time of one thread")
     speed = story.command(
         "bench", "bench", model, small, "--data", test, "--batch", "16" if quick else "1,16",
         "--rounds", 7 if quick else 15, "--device", "cpu", "--threads", 1, "--clock", "cpu",

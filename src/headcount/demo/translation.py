@@ -1,4 +1,4 @@
-"""The story of a small translator, trained live: which kind of attention does it need, and since when?
+"""The story of a small translator, trained live: which attention does it need, and from which point in training?
 
 It translates numbers in words from English to German, which puts units before tens: no download, and heads that differ.
 """

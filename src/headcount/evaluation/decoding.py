@@ -39,7 +39,7 @@ class Prepared:
     processors: tuple[Any, ...]
 
     def arguments(self) -> dict[str, Any]:
-        """Of the model, beside what the decoder reads."""
+        """The model's arguments besides what the decoder reads."""
         encoder_outputs: Any = BaseModelOutput(last_hidden_state=self.encoded)  # type: ignore[arg-type]
         return {"encoder_outputs": encoder_outputs, "attention_mask": self.attention_mask}
 
@@ -259,7 +259,7 @@ class Written:
         return cls(prepared, places, xi, decided, limits, written, limits, ended)
 
     def worth_shrinking(self) -> bool:
-        """Whether enough outputs have ended to go on without them."""
+        """Whether enough outputs have ended to continue without them."""
         ended = int(self.ended.sum())
         return ended == len(self.ended) or ended * LEAVE > len(self.ended)
 

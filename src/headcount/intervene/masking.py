@@ -43,7 +43,7 @@ def masked(
     Masks can be nested (they multiply) and always end with the block. The projection's bias stays, as in `remove`.
     """
     if off is not None and xi is not None:
-        raise HeadcountError("off and xi are two ways to say the same", advice="give either {off} or {xi}")
+        raise HeadcountError("off and xi cannot both be given", advice="give either {off} or {xi}")
     if isinstance(xi, Tensor):
         shares = _split(anatomy(model, units), xi)
     elif xi is None or isinstance(xi, Mapping):

@@ -1,10 +1,10 @@
-"""What compensation is fitted on: what the sites of a whole model hand on, and what those of a pruned one do.
+"""What compensation is fitted on: what the sites of a whole model pass on, and what those of a pruned one do.
 
 `Calibration` records the whole model once. `LayerwiseForward` then runs the pruned model site by site: what it gives
 for a site reflects all changes that were made to the sites before it, and finished layers are not run again.
 
-What a site hands on is the input of the normalisation that follows it: its output added to the residual stream, so that
-a later site can correct what earlier ones left wrong in the stream. Where no normalisation reads that sum, it is the
+What a site passes on is the input of the normalisation that follows it: its output added to the residual stream, so
+that a later site can correct what earlier ones left wrong in the stream. Where no normalisation reads that sum, it is the
 output of the site alone.
 """
 
@@ -27,7 +27,7 @@ MEMORY = 4 * 2**30  # bytes of recorded outputs; fewer tokens are used to stay w
 
 
 class Calibration:
-    """What every site of the whole model hands on, for the tokens of a calibration set; recorded once, on the CPU.
+    """What every site of the whole model passes on, for the tokens of a calibration set; recorded once, on the CPU.
 
     order: the sites' names in the order in which they run. batches: the calibration set.
     norms: of each site, the path of the normalisation that follows it, if it has one.
@@ -59,7 +59,7 @@ class Calibration:
         return self._sums[name] / max(self._counts[name], 1)
 
     def missing(self, forward: LayerwiseForward, site: Site) -> Iterator[tuple[Tensor, Tensor]]:
-        """Per batch: the units' outputs at a site of the pruned model (n, width); what it fails to hand on (n, d)."""
+        """Per batch: the units' outputs at a site of the pruned model (n, width); what it fails to pass on (n, d)."""
         handed_on = forward.handed_on(site, self.norms.get(site.name))
         for targets, used in zip(self.targets, self.used, strict=True):
             context, now = next(handed_on)
@@ -96,7 +96,7 @@ class Calibration:
 
 
 class _Recorder:
-    """Hooks that note, for every site, each call's input, what it hands on, and a leaf to differentiate by."""
+    """Hooks that note, for every site, each call's input, what it passes on, and a leaf to differentiate by."""
 
     def __init__(self, norms: dict[str, str]) -> None:
         self.norms = norms
@@ -226,7 +226,7 @@ class LayerwiseForward:
         self.finished = 0  # how many of the blocks
 
     def handed_on(self, site: Site, norm: str | None) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-        """Per batch, all calls: the input of a site's projection (rows, width), and what the site hands on (rows, d).
+        """Per batch, all calls: the input of a site's projection (rows, width), and what the site passes on (rows, d).
 
         norm: the path of the normalisation that follows the site; without it, the projection's output is what counts.
         None stands for what is not computed: the input where no unit is left, and then perhaps the output, a bias.

@@ -2,8 +2,8 @@
 
 `mean` adds the average output of the removed heads or neurons to the projection's bias. `refit` takes all sites,
 attention and feed-forward, in the order in which they run and solves, for each, the ridge regression that makes its
-remaining units reproduce what the whole model hands on there: the site's output added to the residual stream. The sites
-before it have been refitted by then, so it also corrects what they left wrong in the stream.
+remaining units reproduce what the whole model passes on there: the site's output added to the residual stream. The
+sites before it have been refitted by then, so it also corrects what they left wrong in the stream.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _fold_mean(site: Site, original: Site, seen: Calibration) -> None:
 
 
 def _refit(site: Site, seen: Calibration, forward: LayerwiseForward) -> None:
-    """Change W and b of a site's output projection so that it hands on what the whole model does, at every token t.
+    """Change W and b of a site's output projection so that it passes on what the whole model does, at every token t.
 
     The change (D, e) minimises sum_t |D c_t + e - m_t|^2 + penalty |D|^2. c_t: the output of the remaining units in the
     pruned model at token t; m_t: what is missing there, target minus what is handed on now.

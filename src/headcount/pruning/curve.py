@@ -167,7 +167,7 @@ class _Removal:
         other = next((unit for unit in scores.units if unit not in set(scores.heads)), None)
         if other is not None:
             raise HeadcountError(
-                f"curves are of heads, and {other} is not one", advice="score heads alone, or prune by cost"
+                f"curves support heads only; got {other}", advice="score heads alone, or prune by cost"
             )
         found.check(scores.heads)
         self.heads = found.heads

@@ -12,7 +12,7 @@ import numpy as np
 
 from headcount.bench import measure_speed
 from headcount.errors import HeadcountError
-from headcount.heads import Head
+from headcount.heads import count_units, counted
 from headcount.pruning.curve import Point, make_point
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.search_methods import counts
@@ -79,7 +79,7 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
         if surely_beyond(drops, errors, budget.allowed, settings.caution):
             break
     if not found:
-        raise HeadcountError("no cut removes equally many heads from every layer", advice="leave {uniform} out")
+        raise HeadcountError("no cut removes the same number of heads from every layer", advice="leave {uniform} out")
     best = largest_within(drops, errors, budget.allowed, settings.caution)
     if best is None:
         likely = believable(drops, errors)
@@ -87,7 +87,7 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
         within = f"{settings.caution:g} standard errors within" if settings.caution else "within"
         raise HeadcountError(
             f"no cut stays {within} {budget.points:g} points: the smallest drop found is "
-            f"{budget.in_points(float(likely[least])):.2f} points, with {_described(points[least].removed)} removed",
+            f"{budget.in_points(float(likely[least])):.2f} points, with {count_units(points[least].removed)} removed",
             advice="allow a larger {max_drop}, or recover by fine-tuning",
         )
     chosen = found[best]
@@ -101,7 +101,10 @@ def _cut_to_number(search: CutSearch, select_task: Task, base: np.ndarray) -> Ch
     sizes = cut_sizes(search.settings, search.total)
     made = deque(search.cuts(sizes), maxlen=1)
     if not made:
-        raise HeadcountError(f"{sizes[-1]} heads are too few to remove equally many from every layer")
+        raise HeadcountError(
+            f"removing {counted(sizes[-1], 'head')} cannot take the same number from every layer",
+            advice="remove more, or leave {uniform} out",
+        )
     return made[0], (_point(search, select_task, base, made[0]),)
 
 
@@ -130,7 +133,7 @@ def bisect(
 ) -> tuple[Cut, Cut]:
     """Two cuts one unit apart, the smaller within a limit and the larger beyond it, from two that are further apart.
 
-    Cuts with equally many units per layer have nothing between them, nor have cuts that do not hold each other.
+    Cuts with the same number of units per layer have nothing between them, nor have cuts that do not hold each other.
     halvings: at most so often where units are compared by cost, of which there can be thousands.
     """
     if search.settings.uniform or not set(inside.removed) <= set(outside.removed):
@@ -177,7 +180,7 @@ class Saving:
             return
         others = [name for name in UNITS[:2] if name not in (settings.units or ())]
         advice = "add " + " and ".join(others) + " to {units}" if others else "lower {" + self._name + "}"
-        what = f"the {_described(search.candidates)} that can be removed"
+        what = f"the {count_units(search.candidates)} that can be removed"
         if self._name == "speedup":
             message = f"a speedup of {self._asked:g} cannot be reached: {most:.2f} is measured without {what}"
         else:
@@ -205,13 +208,6 @@ class Saving:
     @cached_property
     def _whole_flops(self) -> int:
         return flops_of(self.search.model, self.task)
-
-
-def _described(units: Sequence[Head]) -> str:
-    """`5 heads and 300 neurons`"""
-    neurons = sum(unit.is_neuron for unit in units)
-    parts = [f"{number:,} {what}" for number, what in ((len(units) - neurons, "heads"), (neurons, "neurons")) if number]
-    return " and ".join(parts) or "0 heads"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from headcount.bench import seconds_per_token
+from headcount.heads import counted
 from headcount.pruning.calibration import CALIBRATION_TOKENS
 from headcount.pruning.cut_size import cut_sizes
 from headcount.pruning.search import THOUSANDTHS
@@ -28,26 +29,27 @@ def forecast(
     found = anatomy(model, units)
     total = len(removable(found.heads_of(settings.kinds), settings.keep_at_least))
     tried = len(cut_sizes(settings, THOUSANDTHS if settings.by_cost else total))
-    what = "heads" if units == ("heads",) else "units"
+    what = "head" if units == ("heads",) else "unit"
     forward, backward, evaluation = _costs(model, data.score, data.select, units)
     score, select, test = (sum(task.lengths) for task in (data.score, data.select, data.test))  # tokens
     calibration = min(CALIBRATION_TOKENS, score) if settings.compensation != "none" else 0
     scored_again = tried - 1 if settings.reestimates else 0  # times
     evaluated = tried if settings.heads is None else 1
     steps = [
-        (f"score {len(found.heads):,} {what} on {len(data.score):,} examples", backward * score),
+        (f"score {counted(len(found.heads), what)} on {counted(len(data.score), 'example')}", backward * score),
         (
-            f"try up to {tried} cuts ({settings.method}, compensation {settings.compensation})",
+            f"try up to {counted(tried, 'cut')} ({settings.method}, compensation {settings.compensation})",
             scored_again * backward * score + tried * 2 * forward * calibration,
         ),
-        (f"evaluate them on {len(data.select):,} examples", evaluated * evaluation * select),
+        (f"evaluate them on {counted(len(data.select), 'example')}", evaluated * evaluation * select),
     ]
     if settings.recovery is not None:
         epochs, tokens = settings.recovery.epochs, sum(score_task.lengths)
-        steps.append((f"recover for {epochs} epochs on {len(score_task):,} examples", 1.5 * backward * epochs * tokens))
-    steps.append((f"test on {len(data.test):,} held-out examples", 2 * evaluation * test))
+        words = f"recover for {counted(epochs, 'epoch')} on {counted(len(score_task), 'example')}"
+        steps.append((words, 1.5 * backward * epochs * tokens))
+    steps.append((f"test on {counted(len(data.test), 'held-out example')}", 2 * evaluation * test))
     seconds = sum(time for _, time in steps)
-    lines = [f"To {settings.goal}, with {total:,} removable {what}, prune would:"]
+    lines = [f"To {settings.goal}, with {counted(total, f'removable {what}')}, prune would:"]
     lines += [f"  {what}: about {_duration(time)}" for what, time in steps]
     lines += [*data.remarks, f"In all at most about {_duration(seconds)} here."]
     return {

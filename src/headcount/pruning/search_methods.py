@@ -129,7 +129,7 @@ def most_important(gradients: np.ndarray, heads: Sequence[Head], per_site: int) 
 def equally_many(
     found: Anatomy, heads: Sequence[Head], gradients: np.ndarray, count: int, candidates: np.ndarray
 ) -> list[Head]:
-    """At most `count` heads to remove, equally many at every site: the least important ones of each.
+    """At most `count` heads to remove, the same number at every site: the least important ones of each.
 
     gradients: (examples, heads), signed. candidates: (heads,) which of them can be removed.
     """
@@ -144,7 +144,7 @@ def equally_many(
 
 
 def across_layers(sites: Iterable[Site], score: Mapping[Head, float]) -> list[tuple[float, list[Head]]]:
-    """Units that are removed together so that all these sites keep equally many, with their summed score; rising.
+    """Units that are removed together so that all these sites keep the same number, with their summed score; rising.
 
     Heads that share a key-value head are removed together, and where layers share a position bias (T5) the same heads
     are removed in all layers of a kind: a stock configuration cannot describe anything else.

@@ -196,8 +196,8 @@ def encode(
     fast = bool(getattr(tokenizer, "is_fast", False))
     if not fast and any(one.relations for one in sentences):
         raise HeadcountError(
-            f"{type(tokenizer).__name__} does not tell where its tokens are in the text, so they cannot be "
-            "joined to words; use a fast tokenizer"
+            f"{type(tokenizer).__name__} does not say where in the text its tokens are, so they cannot be "
+            "joined into words; use a fast tokenizer"
         )
     texts = [one.text for one in sentences]
     encoded = tokenizer(texts, return_offsets_mapping=fast, verbose=False, **options)

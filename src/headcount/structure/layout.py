@@ -76,7 +76,7 @@ class Layout:
 
     @property
     def is_even(self) -> bool:
-        """Whether every key-value head left serves equally many query heads, in order."""
+        """Whether every key-value head left serves the same number of query heads, in order."""
         if not self.kept or len(self.kept) % len(self.kv_kept):
             return False
         size = len(self.kept) // len(self.kv_kept)

@@ -180,7 +180,7 @@ def _compare(site: Site, kept: list[int], args: Any, kwargs: Any) -> None:
         ) from error
     if not difference < TOLERANCE:
         raise UnsupportedModel(
-            f"removing a {site.unit} from {_name(site)} is not masking it: {site.name} off by {difference:.2g}",
+            f"removing a {site.unit} from {_name(site)} differs from masking it: by {difference:.2g} at {site.name}",
             advice=ADVICE,
         )
 

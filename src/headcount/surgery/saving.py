@@ -147,7 +147,7 @@ def as_stock(model: Any) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
 
 
 def _is_uniform(sites: tuple[AttentionSite, ...]) -> bool:
-    """Whether every site has equally many heads, in even groups, in a family that can say so."""
+    """Whether every site has the same number of heads, in even groups, in a family that can say so."""
     first = sites[0]
     if any(site.family is not first.family or not site.family.uniform or not site.layout.is_even for site in sites):
         return False

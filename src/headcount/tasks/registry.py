@@ -180,7 +180,7 @@ def find_kind(name: str | None, model: Any = None) -> TaskKind:
     if name is None:
         name = None if model is None else guess_kind(model)
         if name is None:
-            why = "there is no model to guess it from" if model is None else f"{type(model).__name__} does not tell"
+            why = "there is no model to guess it from" if model is None else f"{type(model).__name__} serves several"
             names = ", ".join(kind.name for kind in KINDS)
             raise HeadcountError(f"the kind of task is unknown: {why}", advice=f"pass {{kind}}, one of {names}")
     written = name.lower().replace("_", "-")
@@ -202,7 +202,7 @@ def refuse_unknown(kind: str | None, metric: str | None) -> None:
 
 
 def guess_kind(model: Any) -> str | None:
-    """The kind of task that a model's class is made for; None if it does not tell.
+    """The kind of task that a model's class is made for; None if it is not made for one.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> guess_kind(GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8)))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from headcount.errors import BadData
+from headcount.heads import counted
 from headcount.structure import embedding_rows, position_limit
 
 
@@ -259,8 +260,9 @@ class BaseTask:
             )
         limit, longest = position_limit(model), max(self.lengths)
         if limit is not None and longest > limit:
+            many = counted(sum(n > limit for n in self.lengths), "text")
             raise BadData(
-                f"{sum(n > limit for n in self.lengths)} texts are longer than the model's {limit} positions "
+                f"the model's {limit} positions are too few for {many} "
                 f"({self.places[self.lengths.index(longest)]}: {longest} tokens)",
                 advice=f"truncate them to {limit} tokens with {{max_length}}",
             )

@@ -73,7 +73,7 @@ class Checkpointer:
         if content is None:
             return None
         if content.get("signature") != self.signature:
-            raise RunConflict(f"{self.directory} holds the training of something else", advice=ANEW)
+            raise RunConflict(f"{self.directory} holds the training of a different run", advice=ANEW)
         try:
             found = re.fullmatch(rf"{re.escape(self.name)}-([0-9]{{1,9}})\.safetensors", content["file"])
             if found is None:  # a file in the same directory and nowhere else
@@ -150,7 +150,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Bring a model's weights to what they were."""
+    """Restore a model's weights."""
     _refuse_misfits(model, weights)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -158,7 +158,7 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What an optimizer remembers, each by its parameter's number and name."""
+    """The state of an optimizer, by the number of the parameter and the name of the value."""
     return {
         f"{number}.{name}": torch.as_tensor(value)
         for number, state in optimizer.state_dict()["state"].items()
@@ -167,7 +167,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def set_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Bring an optimizer to what it remembered."""
+    """Restore the state of an optimizer."""
     content = optimizer.state_dict()
     shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
     for key, value in tensors.items():

@@ -9,7 +9,7 @@ from headcount.structure.transformers_internals import Emptied, layout_of, selec
 
 
 class PrunedT5:
-    """Takes its own heads' share of the position bias, and hands the whole bias on to the next layer."""
+    """Takes its own heads' share of the position bias, and passes the whole bias on to the next layer."""
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
         self._whole_bias = super().compute_bias(*args, **kwargs)  # type: ignore[misc]  # (1, all heads, T, S)
@@ -21,7 +21,7 @@ class PrunedT5:
 
     def forward(self, hidden_states: Tensor, *args: Any, position_bias: Any = None, **kwargs: Any) -> Any:
         if _kind(self) == "cross":
-            # Cross layers hand each other a bias of zeros with one layer's number of heads: make it anew instead.
+            # Cross layers pass each other a bias of zeros with one layer's number of heads: make it anew instead.
             output, _, *weights = super().forward(hidden_states, *args, position_bias=None, **kwargs)  # type: ignore[misc]
             return output, None, *weights
         share = None if position_bias is None else self._own(position_bias)
