@@ -3,8 +3,8 @@
     python -m benchmarks.soak                      # 20 minutes
     python -m benchmarks.soak --minutes 2 --examples 8 --json soak.json
 
-One head off at a time on MiniLM and SST-2, again and again, alternating with scores by gradient and roles, each
-time in a new run directory. Resident memory is sampled once a second. Of what has been freed, glibc's allocator keeps some, and
+One head off at a time on MiniLM and SST-2, over and over, alternating with scores by gradient and roles, each time in a
+new run directory. Resident memory is sampled once a second. Of what has been freed, glibc's allocator keeps some, and
 not always the same; so after each round it is told to give that back, and then three things are counted: resident
 memory, bytes that are allocated, and Python's objects. After a warm-up (a tenth of the time) a line through the rounds
 says by how much each would grow in an hour. Real models and data are found by HEADCOUNT_SHARED (default ../shared).

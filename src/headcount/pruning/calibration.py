@@ -4,8 +4,8 @@
 for a site reflects all changes that were made to the sites before it, and finished layers are not run again.
 
 What a site passes on is the input of the normalisation that follows it: its output added to the residual stream, so
-that a later site can correct what earlier ones left wrong in the stream. Where no normalisation reads that sum, it is the
-output of the site alone.
+that a later site can correct what earlier ones left wrong in the stream. Where no normalisation reads that sum, it is
+the output of the site alone.
 """
 
 from __future__ import annotations
