@@ -138,7 +138,7 @@ def prune(
             raise typer.BadParameter(f"{option} needs --recover-epochs")
     knobs = {name: value for name, value in given.items() if name in Pruning.__dataclass_fields__}
     with usage():
-        tuned = {"lr": lr, "distill": distill, "hidden": hidden, "seed": setup.seed}
+        tuned: dict[str, Any] = {"lr": lr, "distill": distill, "hidden": hidden, "seed": setup.seed}
         recovery = Recovery(recover_epochs, **tuned) if recover_epochs else None
         settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
     out = None if setup.out is None else Path(setup.out)

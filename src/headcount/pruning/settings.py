@@ -129,8 +129,9 @@ class Pruning:
         size = next((name for name in COST_OF if getattr(self, name) is not None), None)
         if self.units is None:
             self._set(units=("heads",) if size is None else ("heads", "neurons"))
-        self._set(units=asked_units(self.units or ()))
-        if self.cost is None and self.units != ("heads",):
+        units = asked_units(self.units or ())
+        self._set(units=units)
+        if self.cost is None and units != ("heads",):
             self._set(cost=COST_OF.get(size or "", "flops"))
         if self.cost is None:
             return
@@ -144,7 +145,7 @@ class Pruning:
         if SEARCHES[self.method].moment is None:
             others = ", ".join(name for name, one in SEARCHES.items() if one.moment is not None)
             raise HeadcountError(f"{self.method} compares heads only", advice=f"choose {{method}} from {others}")
-        if self.uniform and "sublayers" in self.units:
+        if self.uniform and "sublayers" in units:
             raise HeadcountError("a model without some of its sublayers is not uniform", advice="leave {uniform} out")
         if self.step >= 1:
             raise HeadcountError(f"{self.step:g} is not a share of the cost", advice="give {step} as 0.05")
