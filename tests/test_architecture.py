@@ -250,13 +250,21 @@ LONG = {"headcount.structure.transformers_internals"}
 
 
 def importers() -> dict[str, set[str]]:
-    """Which modules import each module."""
+    """Which modules import each module; whoever imports a name from a package imports the file that defines it."""
+    read = {name_of(file): (file.read_text(encoding="utf-8"), file.name == "__init__.py") for file in FILES}
+    targets = {name: {target for _, target in imports(text, name, package)} for name, (text, package) in read.items()}
+    packages = [name for name, (_, package) in read.items() if package and name != "headcount"]
+    defined_in = {
+        f"{package}.{target.rpartition('.')[2]}": target.rpartition(".")[0]
+        for package in packages
+        for target in targets[package]
+    }
     found: dict[str, set[str]] = {}
-    for file in FILES:
-        for _, target in imports(file.read_text(encoding="utf-8"), name_of(file), file.name == "__init__.py"):
-            module = target if target in MODULES else target.rpartition(".")[0]
-            if module in MODULES and module != name_of(file):
-                found.setdefault(module, set()).add(name_of(file))
+    for name in set(targets) - set(packages):
+        for target in targets[name]:
+            module = target if target in MODULES else defined_in.get(target, target.rpartition(".")[0])
+            if module in MODULES and module not in packages and module != name:
+                found.setdefault(module, set()).add(name)
     return found
 
 
