@@ -6,7 +6,8 @@
 DIR has the models mrpc, cola and snli, made by recipes/finetune_classifier.py. Units are scored and calibrated on
 training data; the test data gives the score only, and nothing is chosen on it. Every part (a data set, a method, a
 speed) is kept in RESULTS: the same command resumes, and prints and writes the table (table.md, table.json) of all parts
-that are there. TextPruner runs in an environment of its own: see benchmarks/pruning/textpruner.py.
+that are there. With --retime, the speed of parts that are there is measured again, on a machine that has become quiet,
+say: everything else about them stays. TextPruner runs in an environment of its own: see benchmarks/pruning/textpruner.py.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def measured(data: Data, options: argparse.Namespace) -> dict[tuple[str, float],
     for method in options.methods:
         make = None
         for ratio in options.speedups:
+            if options.retime:
+                parts.retime(method, ratio)
             part = parts.read(method, ratio)
             if part is None:
                 if method == "textpruner" and textpruner.written(data, options.out, ratio) is None:
@@ -125,6 +128,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="at most this many test examples, to try it out")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a machine with other users")
+    parser.add_argument("--retime", action="store_true", help="measure the speed of finished parts again")
     parser.add_argument("--rounds", type=int, default=9, help="of timing")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(args)

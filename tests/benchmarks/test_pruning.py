@@ -77,6 +77,11 @@ def test_the_table_and_its_parts(benchmark, tmp_path, capsys):
     assert "| 1.5 | kwon |" in printed
 
     benchmark.made.clear()
+    results = run(benchmark, tmp_path, *methods, "--retime")
+    again = results["data"][0]["rows"]
+    assert not benchmark.made  # only the speed is new
+    assert all(new["speed"] != old["speed"] for new, old in zip(again, rows, strict=True))
+    assert [{**new, "speed": 0} for new in again] == [{**old, "speed": 0} for old in rows]
     (tmp_path / "cola" / "kwon-1.5.json").unlink()
     assert run(benchmark, tmp_path, *methods)["data"][0] == results["data"][0]
     assert benchmark.made == [("cola", "kwon", 1.5)]
