@@ -6,8 +6,8 @@
 DIR has the models mrpc, cola and snli, made by recipes/finetune_classifier.py. Units are scored and calibrated on
 training data; the test data gives the score only, and nothing is chosen on it. Every part (a data set, a method, a
 speed) is kept in RESULTS: the same command resumes, and prints and writes the table (table.md, table.json) of all parts
-that are there. With --retime, the speed of parts that are there is measured again, on a machine that has become quiet,
-say: everything else about them stays. TextPruner runs in an environment of its own: see benchmarks/pruning/textpruner.py.
+that are there. With --retime, the speed of these parts is measured again, if the machine was busy before. TextPruner
+runs in an environment of its own: see benchmarks/pruning/textpruner.py.
 """
 
 from __future__ import annotations

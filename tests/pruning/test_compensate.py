@@ -8,9 +8,11 @@ import torch
 import tiny_models
 import zoo
 from headcount.errors import HeadcountError
+from headcount.heads import Head
 from headcount.pruning import compensate
 from headcount.pruning.calibration import Calibration, LayerwiseForward
-from headcount.pruning.compensation import NormalEquations, ridge_change
+from headcount.pruning.compensation import REPRODUCED, NormalEquations, ridge_change, unexplained
+from headcount.scoring import unit_moments
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import remove
 from toy_jobs import JOBS, classification
@@ -53,6 +55,51 @@ def test_refit_restores_a_head_that_others_can_stand_in_for():
     compensate(smaller, model, task, "refit")
     assert before > 1e-3
     assert distance(smaller, model, task) < 1e-3 * before
+
+
+def test_unexplained_is_the_residual_of_a_regression_on_the_other_units():
+    """Against one ridge regression per unit, written out; heads have several columns, neurons one."""
+    model, task = tiny_models.bert(pad_token_id=0, intermediate_size=12), classification(n=40)
+    seen = Calibration(model, task)
+    residuals = unexplained(model, seen)
+    for site in whole_anatomy(model).sites:
+        name, width = site.name, site.width
+        rows = [
+            seen.contexts(model, batch, [site])[name][used[name]]
+            for batch, used in zip(seen.batches, seen.used, strict=True)
+        ]
+        context = torch.cat(rows).double()
+        centred = context - context.mean(0)
+        scale = float((centred**2).sum(0).mean())
+        found, errors = residuals[name](context.float()), []
+        for penalty in REPRODUCED:
+            expected = torch.empty_like(centred)
+            for start in range(0, centred.shape[1], width):
+                own = torch.zeros(centred.shape[1], dtype=torch.bool)
+                own[start : start + width] = True
+                others = centred[:, ~own]
+                ridge = others.T @ others + penalty * scale * torch.eye(others.shape[1])
+                expected[:, own] = centred[:, own] - others @ torch.linalg.solve(ridge, others.T @ centred[:, own])
+            errors.append(float((found - expected).abs().max()))
+        assert min(*errors, float((found - centred).abs().max())) < 1e-4
+
+
+def test_what_others_reproduce_counts_for_nothing():
+    model = tiny_models.bert(pad_token_id=0, intermediate_size=12)
+    layer = model.bert.encoder.layer[0].intermediate.dense
+    with torch.no_grad():
+        layer.weight[1], layer.bias[1] = layer.weight[0], layer.bias[0]
+    task = classification(n=40)
+    plain, left = (
+        dict(zip(found.units, found.squares, strict=True))
+        for found in (
+            unit_moments(model, task, ["heads", "neurons", "sublayers"], residuals=residuals)
+            for residuals in (None, unexplained(model, Calibration(model, task)))
+        )
+    )
+    twins = [Head("encoder_ffn", 0, 0), Head("encoder_ffn", 0, 1)]
+    assert all(left[twin] < 0.1 * plain[twin] for twin in twins)
+    assert left["encoder_ffn.0"] == pytest.approx(plain["encoder_ffn.0"])  # a sublayer leaves nobody to reproduce it
 
 
 def test_mean_is_exact_for_a_head_that_always_says_the_same():

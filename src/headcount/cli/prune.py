@@ -13,7 +13,7 @@ from headcount.cli.options import Setup, command, usage
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
-Method = Literal["search", "michel", "reestimated", "fisher", "interactions"]
+Method = Literal["search", "refitted", "michel", "reestimated", "fisher", "interactions"]
 Compensation = Literal["refit", "mean", "none"]
 Cost = Literal["flops", "params", "time"]
 Overlap = Literal["refuse", "drop", "allow"]

@@ -58,6 +58,16 @@ class Calibration:
         """(units * width,) the mean over tokens of the output projection's input in the whole model."""
         return self._sums[name] / max(self._counts[name], 1)
 
+    def contexts(self, model: nn.Module, batch: Batch, sites: Sequence[Site]) -> dict[str, Tensor]:
+        """By site, all calls: the units' outputs for the tokens of a batch (calls * B * T, width), on the CPU."""
+        seen: dict[str, list[Tensor]] = {}
+        with ExitStack() as stack, torch.inference_mode():
+            for site in sites:
+                note = lambda module, args, name=site.name: seen.setdefault(name, []).append(args[0])  # noqa: E731
+                stack.callback(site.output.register_forward_pre_hook(note).remove)
+            self.task.outputs(model, batch.to(self.device))
+        return {name: _rows(calls).cpu().float() for name, calls in seen.items()}
+
     def missing(self, forward: LayerwiseForward, site: Site) -> Iterator[tuple[Tensor, Tensor]]:
         """Per batch: the units' outputs at a site of the pruned model (n, width); what it fails to pass on (n, d)."""
         handed_on = forward.handed_on(site, self.norms.get(site.name))

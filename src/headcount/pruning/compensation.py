@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from headcount.engine import Progress
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.calibration import Calibration, LayerwiseForward
+from headcount.scoring import Residual
 from headcount.structure import Site, is_transposed, whole_anatomy
 from headcount.tasks import Task
 
+REPRODUCED = (1e-2, 1e-1, 1.0)  # penalties of a unit's regression on the others, times the mean square of a column
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean square of a column
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -118,6 +120,68 @@ def _refit(site: Site, seen: Calibration, forward: LayerwiseForward) -> None:
         _add_columns(site, change[:width].T)
         if has_bias:
             output.bias += change[-1].to(output.bias)
+
+
+def unexplained(model: nn.Module, seen: Calibration) -> dict[str, Residual]:
+    """By site: the part of each unit's output that the other units there cannot reproduce, and a refit therefore loses.
+
+    With G the Gram matrix of the units' outputs (centred, if a bias can stand in for their mean) and P = (G + penalty
+    I)^-1, the residual of the columns U of a unit after their ridge regression on all others is C P[:, U] P[U, U]^-1:
+    one inverse per site gives them all, as in the optimal brain surgeon (Hassibi and Stork 1993; ZipLM, Kurtic et al.
+    2023).
+    """
+    sites = [site for site in whole_anatomy(model).sites if site.kept]
+    sums = {site.name: _Outputs(site.width * len(site.kept), site.output.bias is not None) for site in sites}
+    training = model.training
+    model.eval()
+    try:
+        for batch, used in zip(seen.batches, seen.used, strict=True):
+            for name, context in seen.contexts(model, batch, sites).items():
+                sums[name].add(context[used[name]])
+    finally:
+        model.train(training)
+    return {site.name: sums[site.name].residual(site.width) for site in sites if sums[site.name].rows}
+
+
+class _Outputs:
+    """Sums over rows of the outputs c (n, width) of a site's units: all that `unexplained` needs of them."""
+
+    def __init__(self, width: int, centred: bool) -> None:
+        self.gram, self.sum = (torch.zeros(*size, dtype=torch.float64) for size in ((width, width), (width,)))
+        self.rows, self.centred = 0, centred
+
+    def add(self, context: Tensor) -> None:
+        self.gram += context.T @ context
+        self.sum += context.sum(0)
+        self.rows += len(context)
+
+    def residual(self, width: int) -> Residual:
+        """For units of this many columns each, with the penalty that predicts best by generalised cross-validation.
+
+        Where the others predict nothing, which a large penalty says, a unit's whole output is its residual.
+        """
+        mean = self.sum / self.rows if self.centred else torch.zeros_like(self.sum)
+        gram = self.gram - self.rows * torch.outer(mean, mean)
+        scale = max(float(gram.diagonal().mean()), 1e-12)
+        best, least = torch.eye(len(gram), dtype=gram.dtype), float(len(gram))
+        for penalty in REPRODUCED:
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + penalty * scale * torch.eye(len(gram))))
+            matrix = _over_own_block(inverse, width)
+            fitted = len(gram) - penalty * scale * float(inverse.diagonal().sum())  # degrees of freedom
+            left = (matrix * (gram @ matrix)).sum(0) / gram.diagonal().clamp_min(1e-12 * scale)
+            error = float(left.sum()) / max(1e-3, 1 - fitted / self.rows) ** 2
+            if error < least:
+                best, least = matrix, error
+        return Residual(best.float(), mean.float())
+
+
+def _over_own_block(inverse: Tensor, width: int) -> Tensor:
+    """P[:, U] P[U, U]^-1 for the columns U of every unit, side by side: (k, k)."""
+    if width == 1:
+        return inverse / inverse.diagonal()
+    blocks = inverse.unflatten(1, (-1, width)).transpose(0, 1)  # (units, k, width)
+    own = torch.stack([inverse[at : at + width, at : at + width] for at in range(0, len(inverse), width)])
+    return torch.linalg.solve(own, blocks.mT).mT.transpose(0, 1).flatten(1)
 
 
 def _columns(site: Site) -> Tensor:

@@ -15,7 +15,7 @@ from headcount.engine import Progress
 from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.compensation import compensate
+from headcount.pruning.compensation import compensate, unexplained
 from headcount.pruning.search_methods import (
     SEARCHES,
     candidates_of,
@@ -164,7 +164,10 @@ class CutSearch:
             cut = last if method.reestimated else self.whole
             if settings.compensation != "none" and not method.compensated:
                 cut = self.without(cut.removed, "none")
-            moments = unit_moments(cut.model, self.score_task, units)
+            residuals = None
+            if method.unexplained and settings.compensation == "refit" and self.calibration is not None:
+                residuals = unexplained(cut.model, self.calibration)
+            moments = unit_moments(cut.model, self.score_task, units, residuals=residuals)
             self._losses = dict(zip(moments.units, getattr(moments, str(method.moment)).tolist(), strict=True))
         now = anatomy(remove(self.model, last.removed), units)
         widths = {site.name: len(site.kept) for site in now.sites if site.name in self.costs.curves}

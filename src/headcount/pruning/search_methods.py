@@ -27,6 +27,7 @@ class SearchMethod:
         for a method that compares heads only.
     reestimated: the gradients are taken again after each step, in the pruned model.
     compensated: … in the pruned and compensated model, which is the one that will be used.
+    unexplained: where units are compared by cost and refitted, only what the others cannot reproduce counts.
     about: one line for the documentation.
     """
 
@@ -35,6 +36,7 @@ class SearchMethod:
     reestimated: bool
     compensated: bool
     about: str
+    unexplained: bool = False
 
 
 def by_importance(gradients: np.ndarray, heads: Sequence[Head], count: int, candidates: np.ndarray) -> list[int]:
@@ -57,7 +59,10 @@ SEARCHES = {
     "reestimated": SearchMethod(by_importance, "absolute", True, False, "M19's importance, estimated again each step"),
     "fisher": SearchMethod(by_fisher, "squares", False, False, "squared gradients once, in one order"),
     "interactions": SearchMethod(by_interactions, None, True, False, "Fisher interactions and swaps, estimated again"),
-    "search": SearchMethod(by_interactions, "squares", True, True, "the same in the compensated model"),
+    "refitted": SearchMethod(by_interactions, "squares", True, True, "the same in the compensated model"),
+    "search": SearchMethod(
+        by_interactions, "squares", True, True, "and, by cost, only of what the other units cannot reproduce", True
+    ),
 }
 
 

@@ -7,7 +7,7 @@ so a pass costs less than a training step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headcount.errors import HeadcountError, unknown
 from headcount.heads import Head
 from headcount.scoring.per_example import PassOptions, collect, needs_task_head, units_to_score
-from headcount.structure import Anatomy, AttentionSite, FeedForwardSite, Site, anatomy, device_of
+from headcount.structure import AttentionSite, FeedForwardSite, Site, anatomy, device_of
 from headcount.tasks import Batch, Task, digest
 
 if TYPE_CHECKING:
@@ -106,7 +106,28 @@ class Moments:
     mean: np.ndarray
 
 
-def unit_moments(model: nn.Module, task: Task, units: Units = "heads", **how: Unpack[PassOptions]) -> Moments:
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The part of the units' outputs c at a site that is to be taken out, row by row: `(c - mean) @ matrix`.
+
+    matrix: (width, width). mean: (width,).
+    """
+
+    matrix: Tensor
+    mean: Tensor
+
+    def __call__(self, context: Tensor) -> Tensor:
+        return (context - self.mean.to(context)) @ self.matrix.to(context)
+
+
+def unit_moments(
+    model: nn.Module,
+    task: Task,
+    units: Units = "heads",
+    *,
+    residuals: Mapping[str, Residual] | None = None,
+    **how: Unpack[PassOptions],
+) -> Moments:
     """The moments of the gradients of all units: exact per-example gradients, of which only sums are kept.
 
     >>> from headcount.tasks.toy import toy_classifier
@@ -116,45 +137,47 @@ def unit_moments(model: nn.Module, task: Task, units: Units = "heads", **how: Un
 
     units: "heads", "neurons", "sublayers" or several, as for `anatomy`. The gradient of a sublayer is the sum of those
         of its heads or neurons.
+    residuals: by site, what of its outputs to take out: the gradient is then with respect to that part of a head or
+        neuron alone. A sublayer is always taken out as a whole.
     how: the options of the pass; the memory does not grow with the number of examples.
     """
     asked = anatomy(model, units).asked
     found = units_to_score(model, asked)
-    of_batch, columns = partial(_example_gradients, units=asked), digest(list(map(str, found)))
+    of_batch = partial(_example_gradients, units=asked, residuals=residuals)
+    columns = digest(list(map(str, found)))
     sums = collect(model, task, of_batch, what="gradient", sums=True, signature=columns, **how)
     mean, absolute, squares = sums / len(task)
     return Moments(found, len(task), absolute, squares, mean)
 
 
-def _example_gradients(model: Any, task: Task, batch: Batch, *, units: Units) -> Tensor:
+def _example_gradients(
+    model: Any, task: Task, batch: Batch, *, units: Units, residuals: Mapping[str, Residual] | None = None
+) -> Tensor:
     """(B, units)"""
     found = anatomy(model, units)
     sites = [site for site in found.sites if site.kept]
-    device = device_of(model)
-    leaves = [torch.ones(len(batch), _columns(found, site), device=device, requires_grad=True) for site in sites]
+    masks = [
+        (site, what, torch.ones(len(batch), columns, device=device_of(model), requires_grad=True))
+        for what in found.asked
+        for site in sites
+        if what in ("sublayers", _unit_of(site))
+        for columns in [1 if what == "sublayers" else len(site.kept)]
+    ]
     with ExitStack() as stack:
-        for site, leaf in zip(sites, leaves, strict=True):
-            stack.callback(site.output.register_forward_pre_hook(_with_mask(site, leaf)).remove)
+        for site, what, leaf in masks:
+            part = None if what == "sublayers" else (residuals or {}).get(site.name)
+            stack.callback(site.output.register_forward_pre_hook(_with_mask(site, leaf, part)).remove)
         loss = _loss(model, task, batch)
     # A site may not run on this data, such as the vision part of a model that is given text alone.
-    gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    parts = [part for what in ("heads", "neurons") if what in found.asked
-             for site, part in zip(sites, gradients, strict=True) if _unit_of(site) == what]  # fmt: skip
-    if "sublayers" in found.asked:
-        parts += [part.sum(1, keepdim=True) for part in gradients]
-    return torch.cat(parts, dim=1)
+    leaves = [leaf for _, _, leaf in masks]
+    return torch.cat(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True), dim=1)
 
 
 def _unit_of(site: Site) -> str:
     return "neurons" if isinstance(site, FeedForwardSite) else "heads"
 
 
-def _columns(found: Anatomy, site: Site) -> int:
-    """How many xi a site needs: one, where only whole sublayers were asked for."""
-    return len(site.kept) if _unit_of(site) in found.asked else 1
-
-
-def _with_mask(site: Site, leaf: Tensor) -> Any:
+def _with_mask(site: Site, leaf: Tensor, residual: Residual | None = None) -> Any:
     def hook(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         rows, examples = args[0].shape[0], len(leaf)
         if rows % examples:
@@ -162,28 +185,33 @@ def _with_mask(site: Site, leaf: Tensor) -> Any:
                 f"{site.name} ran on a batch of {rows}, not a multiple of the {examples} examples, "
                 "so that its gradients cannot be told apart by example"
             )
-        return (_Masked.apply(args[0], leaf.to(args[0].device)), *args[1:])
+        return (_Masked.apply(args[0], leaf.to(args[0].device), residual), *args[1:])
 
     return hook
 
 
 class _Masked(torch.autograd.Function):
-    """Multiplication by xi = 1: nothing to compute forward, and dL/dxi = sum(context * dL/dcontext) backward."""
+    """Multiplication by xi = 1: nothing to compute forward, and dL/dxi = sum(context * dL/dcontext) backward.
+
+    With a residual, xi multiplies that part of the context alone: dL/dxi = sum(residual(context) * dL/dcontext).
+    """
 
     @staticmethod
-    def forward(ctx: Any, context: Tensor, xi: Tensor) -> Tensor:
+    def forward(ctx: Any, context: Tensor, xi: Tensor, residual: Residual | None) -> Tensor:
         ctx.save_for_backward(context)
-        ctx.xi_shape = xi.shape
+        ctx.xi_shape, ctx.residual = xi.shape, residual
         return context.view_as(context)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None]:
         (context,), (gradient,) = ctx.saved_tensors, gradients
         examples, units = ctx.xi_shape
+        if ctx.residual is not None:
+            context = ctx.residual(context)
         # The rows of an example lie together: (B, T, …), with beams (B * beams, T, …), OPT's layers (B * T, …).
         product = (context * gradient).reshape(examples, -1, units, context.shape[-1] // units)
         xi = product.sum((1, 3), dtype=torch.float32)  # (B, units)
-        return gradient if ctx.needs_input_grad[0] else None, xi
+        return gradient if ctx.needs_input_grad[0] else None, xi, None
 
 
 def _token_sums(model: Any, task: Task, batch: Batch) -> Tensor:
