@@ -2,9 +2,10 @@
 
     python -m benchmarks.gates                     a quarter of the encoder heads of the shared directory's translator
     python -m benchmarks.gates --heads 24,12,6     a path
+    python -m benchmarks.gates --flops 33%         heads and neurons of the shared directory's classifier
     python -m benchmarks.gates --cost              what gates add to a training step
 
-Everything is trained and scored on training data; BLEU is on held-out validation data.
+Everything is trained and scored on training data; BLEU and accuracy are on held-out validation data.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headcount import anatomy, evaluate, load, load_task, remove, train_gates
+from headcount import anatomy, evaluate, load, load_task, prune, remove, train_gates
 from headcount.engine import batches_by_length
 from headcount.gates import Gating
 from headcount.gates.gate_training import GateTraining
@@ -29,16 +30,23 @@ from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.pruning import Pruning
 from headcount.pruning.search import CutSearch
+from headcount.pruning.unit_costs import flops_of
 from headcount.stats import paired_bootstrap
 from headcount.training import Training, fit
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
+SELECTED = 200  # training examples that `prune` is shown as selection data
 SCORED = 384  # examples that the methods without training score and compensate on
 
 
 def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
+    if options.flops:
+        results = compare_flops(options, [float(share.strip("%")) / 100 for share in options.flops.split(",")])
+        if options.json:
+            Path(options.json).write_text(json.dumps(results, indent=2))
+        return
     directory = SHARED / options.model
     model, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
     text = SHARED / "data" / "multi30k"
@@ -99,6 +107,48 @@ def compare(model: Any, train: Any, test: Any, settings: Gating, wanted: list[in
     return results
 
 
+def compare_flops(options: argparse.Namespace, shares: list[float]) -> list[dict[str, Any]]:
+    """Heads and neurons of a classifier: gates, and `prune` at the same FLOPs, as it is and trained as long."""
+    directory, data = SHARED / options.classifier, SHARED / options.data
+    model, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
+    train, test = (
+        load_task("classification", data / f"{name}.tsv", tokenizer, model, limit=limit)
+        for name, limit in (("train", options.limit), ("dev", options.test))
+    )
+    # `prune` reports on selection data, and stops at the FLOPs; nothing is chosen there.
+    train, select = train.subset(range(SELECTED, len(train))), train.subset(range(SELECTED))
+    settings = Gating(epochs=options.epochs, lr=options.lr, gate_lr=options.gate_lr, seed=options.seed)
+    base, whole = evaluate(model, test).of(), flops_of(model, test)
+    print(f"{test.metric.name} of the whole model on {len(test)} examples: {test.metric.of_sums(base.sum(0)):.4f}")
+    results: list[dict[str, Any]] = []
+
+    def tell(way: str, smaller: Any, started: float) -> None:
+        spent, statistics = time.process_time() - started, evaluate(smaller.eval(), test).of()
+        tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+        results.append({
+            "way": way, "flops": flops_of(smaller, test) / whole,
+            "score": float(test.metric.of_sums(statistics.sum(0))),
+            "change": float(tested.change[0]), "low": float(tested.low[0]), "high": float(tested.high[0]),
+            "seconds": spent,
+        })  # fmt: skip
+        print("{way}, {flops:.1%} of the FLOPs: {score:.4f} ({change:+.4f}, 95% {low:+.4f} to {high:+.4f}), "
+              "{seconds:.0f} s of processor time".format(**results[-1]), flush=True)  # fmt: skip
+
+    for share in shares:
+        started = time.process_time()
+        gated = train_gates(
+            model, train, test, units="heads,neurons", target_flops=share, settings=settings, overlap="drop"
+        )
+        tell("gates", gated.model, started)
+        started = time.process_time()
+        left = flops_of(gated.model, test) / whole
+        pruned = prune(model, train, select, test, flops=1 - left, seed=options.seed, overlap="drop")
+        tell("prune, no training", pruned.model, started)
+        fit(pruned.model, train, epochs=settings.epochs, lr=settings.lr, tokens=settings.tokens, seed=options.seed)
+        tell("prune, then trained", pruned.model, started)
+    return results
+
+
 def _train(smaller: Any, train: Any, settings: Gating, epochs: int) -> None:
     """Only the encoder's layers are trained, as with the gates."""
     chosen = {id(p) for site in anatomy(smaller).sites if site.kind == "encoder" for p in site.block.parameters()}
@@ -132,6 +182,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="models/multi30k-en-fr", help="relative to the shared directory")
     parser.add_argument("--heads", default="12", help="encoder heads to leave; a path with commas")
+    parser.add_argument("--flops", help="instead, a share of the classifier's FLOPs to keep; several with commas")
+    parser.add_argument("--classifier", default="models/minilm-sst2", help="relative to the shared directory")
+    parser.add_argument("--data", default="data/sst2", help="train.tsv and dev.tsv, relative to the shared directory")
     parser.add_argument("--epochs", type=int, default=2, help="of each stage")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--gate-lr", type=float, default=0.1)
