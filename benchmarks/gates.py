@@ -2,7 +2,8 @@
 
     python -m benchmarks.gates                     a quarter of the encoder heads of the shared directory's translator
     python -m benchmarks.gates --heads 24,12,6     a path
-    python -m benchmarks.gates --flops 33%         heads and neurons of the shared directory's classifier
+    python -m benchmarks.gates --pruned RUN/model  heads and neurons of the shared directory's classifier, at the FLOPs
+                                                   of what `headcount prune --flops 75% --out RUN` made of it
     python -m benchmarks.gates --cost              what gates add to a training step
 
 Everything is trained and scored on training data; BLEU and accuracy are on held-out validation data.
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headcount import anatomy, evaluate, load, load_task, prune, remove, train_gates
+from headcount import anatomy, evaluate, load, load_task, remove, train_gates
 from headcount.engine import batches_by_length
 from headcount.gates import Gating
 from headcount.gates.gate_training import GateTraining
@@ -35,15 +36,14 @@ from headcount.stats import paired_bootstrap
 from headcount.training import Training, fit
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
-SELECTED = 200  # training examples that `prune` is shown as selection data
 SCORED = 384  # examples that the methods without training score and compensate on
 
 
 def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
-    if options.flops:
-        results = compare_flops(options, [float(share.strip("%")) / 100 for share in options.flops.split(",")])
+    if options.pruned:
+        results = compare_flops(options)
         if options.json:
             Path(options.json).write_text(json.dumps(results, indent=2))
         return
@@ -107,45 +107,36 @@ def compare(model: Any, train: Any, test: Any, settings: Gating, wanted: list[in
     return results
 
 
-def compare_flops(options: argparse.Namespace, shares: list[float]) -> list[dict[str, Any]]:
-    """Heads and neurons of a classifier: gates, and `prune` at the same FLOPs, as it is and trained as long."""
+def compare_flops(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Heads and neurons of a classifier: gates beside `prune` at the same FLOPs, as it is and trained as long."""
     directory, data = SHARED / options.classifier, SHARED / options.data
     model, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
     train, test = (
         load_task("classification", data / f"{name}.tsv", tokenizer, model, limit=limit)
         for name, limit in (("train", options.limit), ("dev", options.test))
     )
-    # `prune` reports on selection data, and stops at the FLOPs; nothing is chosen there.
-    train, select = train.subset(range(SELECTED, len(train))), train.subset(range(SELECTED))
-    settings = Gating(epochs=options.epochs, lr=options.lr, gate_lr=options.gate_lr, seed=options.seed)
-    base, whole = evaluate(model, test).of(), flops_of(model, test)
+    base, whole, results = evaluate(model, test).of(), flops_of(model, test), list[dict[str, Any]]()
     print(f"{test.metric.name} of the whole model on {len(test)} examples: {test.metric.of_sums(base.sum(0)):.4f}")
-    results: list[dict[str, Any]] = []
 
-    def tell(way: str, smaller: Any, started: float) -> None:
-        spent, statistics = time.process_time() - started, evaluate(smaller.eval(), test).of()
+    def tell(way: str, smaller: Any, trained: int, **more: float) -> None:
+        statistics = evaluate(smaller.eval(), test).of()
         tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
         results.append({
-            "way": way, "flops": flops_of(smaller, test) / whole,
-            "score": float(test.metric.of_sums(statistics.sum(0))),
-            "change": float(tested.change[0]), "low": float(tested.low[0]), "high": float(tested.high[0]),
-            "seconds": spent,
+            "way": way, "flops": flops_of(smaller, test) / whole, "epochs": trained,
+            "score": float(test.metric.of_sums(statistics.sum(0))), "change": float(tested.change[0]),
+            "low": float(tested.low[0]), "high": float(tested.high[0]), "p": float(tested.p[0]), **more,
         })  # fmt: skip
-        print("{way}, {flops:.1%} of the FLOPs: {score:.4f} ({change:+.4f}, 95% {low:+.4f} to {high:+.4f}), "
-              "{seconds:.0f} s of processor time".format(**results[-1]), flush=True)  # fmt: skip
+        print("{way}, {flops:.2%} of the FLOPs: {score:.4f} ({change:+.4f}, 95% {low:+.4f} to {high:+.4f}, "
+              "p {p:.4f})".format(**results[-1]), flush=True)  # fmt: skip
 
-    for share in shares:
-        started = time.process_time()
-        gated = train_gates(
-            model, train, test, units="heads,neurons", target_flops=share, settings=settings, overlap="drop"
-        )
-        tell("gates", gated.model, started)
-        started = time.process_time()
-        left = flops_of(gated.model, test) / whole
-        pruned = prune(model, train, select, test, flops=1 - left, seed=options.seed, overlap="drop")
-        tell("prune, no training", pruned.model, started)
-        fit(pruned.model, train, epochs=settings.epochs, lr=settings.lr, tokens=settings.tokens, seed=options.seed)
-        tell("prune, then trained", pruned.model, started)
+    pruned = load(options.pruned, dtype=torch.float32)
+    tell("prune, no training", pruned, 0)
+    share = results[0]["flops"]
+    settings = Gating(epochs=options.epochs, lr=options.lr, gate_lr=options.gate_lr, seed=options.seed)
+    gated = train_gates(model, train, test, units="heads,neurons", target_flops=share, settings=settings)
+    tell("gates", gated.model, settings.epochs, decided=gated.stages[-1].decided)
+    fit(pruned, train, epochs=settings.epochs, lr=settings.lr, tokens=settings.tokens, seed=options.seed)
+    tell("prune, then trained", pruned, settings.epochs)
     return results
 
 
@@ -182,7 +173,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="models/multi30k-en-fr", help="relative to the shared directory")
     parser.add_argument("--heads", default="12", help="encoder heads to leave; a path with commas")
-    parser.add_argument("--flops", help="instead, a share of the classifier's FLOPs to keep; several with commas")
+    parser.add_argument("--pruned", help="instead, a classifier that `headcount prune` has cut")
     parser.add_argument("--classifier", default="models/minilm-sst2", help="relative to the shared directory")
     parser.add_argument("--data", default="data/sst2", help="train.tsv and dev.tsv, relative to the shared directory")
     parser.add_argument("--epochs", type=int, default=2, help="of each stage")
