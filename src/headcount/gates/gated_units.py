@@ -89,7 +89,7 @@ class GatedUnits:
             for site in sites:
                 each, key_value = _costs(site, length)
                 if key_value:
-                    sharing = [[] for _ in site.layout.kv_kept]
+                    sharing: list[list[int]] = [[] for _ in site.layout.kv_kept]
                     for place, number in enumerate(site.layout.kv_index, start=len(alone)):
                         sharing[number].append(place)
                     groups += map(tuple, sharing)
