@@ -2,9 +2,11 @@
 
     python -m benchmarks.gates                     a quarter of the encoder heads of the shared directory's translator
     python -m benchmarks.gates --heads 24,12,6     a path
+    python -m benchmarks.gates --pruned RUN/model  heads and neurons of the shared directory's classifier, at the FLOPs
+                                                   of what `headcount prune --flops 75% --out RUN` made of it
     python -m benchmarks.gates --cost              what gates add to a training step
 
-Everything is trained and scored on training data; BLEU is on held-out validation data.
+Everything is trained and scored on training data; BLEU and accuracy are on held-out validation data.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.pruning import Pruning
 from headcount.pruning.search import CutSearch
+from headcount.pruning.unit_costs import flops_of
 from headcount.stats import paired_bootstrap
 from headcount.training import Training, fit
 
@@ -39,6 +42,11 @@ SCORED = 384  # examples that the methods without training score and compensate 
 def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
+    if options.pruned:
+        results = compare_flops(options)
+        if options.json:
+            Path(options.json).write_text(json.dumps(results, indent=2))
+        return
     directory = SHARED / options.model
     model, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
     text = SHARED / "data" / "multi30k"
@@ -99,6 +107,39 @@ def compare(model: Any, train: Any, test: Any, settings: Gating, wanted: list[in
     return results
 
 
+def compare_flops(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Heads and neurons of a classifier: gates beside `prune` at the same FLOPs, as it is and trained as long."""
+    directory, data = SHARED / options.classifier, SHARED / options.data
+    model, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
+    train, test = (
+        load_task("classification", data / f"{name}.tsv", tokenizer, model, limit=limit)
+        for name, limit in (("train", options.limit), ("dev", options.test))
+    )
+    base, whole, results = evaluate(model, test).of(), flops_of(model, test), list[dict[str, Any]]()
+    print(f"{test.metric.name} of the whole model on {len(test)} examples: {test.metric.of_sums(base.sum(0)):.4f}")
+
+    def tell(way: str, smaller: Any, trained: int, **more: float) -> None:
+        statistics = evaluate(smaller.eval(), test).of()
+        tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+        results.append({
+            "way": way, "flops": flops_of(smaller, test) / whole, "epochs": trained,
+            "score": float(test.metric.of_sums(statistics.sum(0))), "change": float(tested.change[0]),
+            "low": float(tested.low[0]), "high": float(tested.high[0]), "p": float(tested.p[0]), **more,
+        })  # fmt: skip
+        print("{way}, {flops:.2%} of the FLOPs: {score:.4f} ({change:+.4f}, 95% {low:+.4f} to {high:+.4f}, "
+              "p {p:.4f})".format(**results[-1]), flush=True)  # fmt: skip
+
+    pruned = load(options.pruned, dtype=torch.float32)
+    tell("prune, no training", pruned, 0)
+    share = results[0]["flops"]
+    settings = Gating(epochs=options.epochs, lr=options.lr, gate_lr=options.gate_lr, seed=options.seed)
+    gated = train_gates(model, train, test, units="heads,neurons", target_flops=share, settings=settings)
+    tell("gates", gated.model, settings.epochs, decided=gated.stages[-1].decided)
+    fit(pruned, train, epochs=settings.epochs, lr=settings.lr, tokens=settings.tokens, seed=options.seed)
+    tell("prune, then trained", pruned, settings.epochs)
+    return results
+
+
 def _train(smaller: Any, train: Any, settings: Gating, epochs: int) -> None:
     """Only the encoder's layers are trained, as with the gates."""
     chosen = {id(p) for site in anatomy(smaller).sites if site.kind == "encoder" for p in site.block.parameters()}
@@ -132,6 +173,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="models/multi30k-en-fr", help="relative to the shared directory")
     parser.add_argument("--heads", default="12", help="encoder heads to leave; a path with commas")
+    parser.add_argument("--pruned", help="instead, a classifier that `headcount prune` has cut")
+    parser.add_argument("--classifier", default="models/minilm-sst2", help="relative to the shared directory")
+    parser.add_argument("--data", default="data/sst2", help="train.tsv and dev.tsv, relative to the shared directory")
     parser.add_argument("--epochs", type=int, default=2, help="of each stage")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--gate-lr", type=float, default=0.1)

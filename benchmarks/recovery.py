@@ -1,11 +1,12 @@
 """Settings of recovery side by side: one pruned classifier, fine-tuned anew with each of them.
 
-    headcount prune MODEL --score-data train.tsv --data dev.tsv --heads 85% --out RUN
-    python -m benchmarks.recovery RUN/model lr=5e-5,distill=0,hidden=0 lr=2e-4 lr=2e-4,tokens=512
+    headcount prune MODEL --score-data train.tsv --data dev.tsv --flops 75% --out RUN
+    python -m benchmarks.recovery RUN/model lr=5e-5 lr=2e-4,distill=1,hidden=1 lr=2e-4,distill=1,hidden=1,augment=0.1
 
-Each setting is a list of fields of `Recovery`; what it leaves out has its default value. No epoch is chosen on the test
-data: the last one counts. Beside accuracy it prints the divergence from the whole model's predictions on the same
-examples, which is less noisy: it sees every example change, not only those that cross the decision boundary.
+Each setting is a list of fields of `Recovery`; what it leaves out has its default value. A part of the training data is
+held out from recovery: settings are chosen there, and the test data only tell what the choice is worth. No epoch is
+chosen either: the last one counts. Beside the score it prints the divergence from the whole model's predictions on the
+same examples, which is less noisy: it sees every example change, not only those that cross the decision boundary.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,30 +38,55 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     directory, data = SHARED / options.model, SHARED / options.data
     whole, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
-    train = load_task("classification", data / "train.tsv", tokenizer, whole, limit=options.limit)
-    test = load_task("classification", data / "dev.tsv", tokenizer, whole)
-    base, wanted = evaluate(whole, test).of(), predictions(whole, test)
-    print(f"{test.metric.name} of the whole model on {len(test)} examples: {test.metric.of_sums(base.sum(0)):.4f}")
+    everything, test = (
+        load_task("classification", data / file, tokenizer, whole, limit=limit, metric=options.metric)
+        for file, limit in ((options.train, options.limit), (options.test, None))
+    )
+    order = np.random.default_rng(0).permutation(len(everything)).tolist()
+    held_out, train = everything.subset(order[: options.held_out]), everything.subset(order[options.held_out :])
+    judges = {"held out": Judge(whole, held_out), "test": Judge(whole, test)}
+    for name, judge in judges.items():
+        print(
+            f"{test.metric.name} of the whole model, {name}, {len(judge.task)} examples: {judge.score:.4f}", flush=True
+        )
     rows = []
     for text in ["", *options.settings]:
-        pruned, started = load(options.pruned, dtype=torch.float32), time.process_time()
-        if text:
-            settings = Recovery(**{"epochs": options.epochs, "seed": options.seed, **parse(text)})
-            Recovering(pruned, train, settings, whole).run(0, lambda epoch: None)
-        spent, statistics = time.process_time() - started, evaluate(pruned, test).of()
-        tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
-        theirs = F.log_softmax(wanted, -1)
-        divergence = F.kl_div(F.log_softmax(predictions(pruned, test), -1), theirs, reduction="none", log_target=True)
-        row = {
-            "settings": text or "no recovery", "score": float(test.metric.of_sums(statistics.sum(0))),
-            "change": float(tested.change[0]), "low": float(tested.low[0]), "high": float(tested.high[0]),
-            "divergence": float(divergence.sum(-1).mean()), "seconds": spent,
+        for seed in map(int, options.seeds.split(",")) if text else [0]:
+            pruned, started = load(options.pruned, dtype=torch.float32), time.process_time()
+            if text:
+                settings = Recovery(**{"epochs": options.epochs, "seed": seed, **parse(text)})
+                Recovering(pruned, train, settings, whole).run(0, lambda epoch: None)
+            spent = time.process_time() - started
+            row = {"settings": text or "no recovery", "seed": seed, "seconds": spent}
+            row |= {name: judge(pruned) for name, judge in judges.items()}
+            said = "; ".join(
+                "{0} {score:.4f} ({change:+.4f}, 95% {low:+.4f} to {high:+.4f}), divergence {divergence:.3f}".format(
+                    name, **row[name]
+                )
+                for name in judges
+            )
+            print(f"{row['settings']}, seed {seed}: {said}; {spent:.0f} s of processor time", flush=True)
+            rows.append(row)
+            if options.json:
+                Path(options.json).write_text(json.dumps(rows, indent=2))
+
+
+class Judge:
+    """Compares models with the whole one on the same examples."""
+
+    def __init__(self, whole: Any, task: Any) -> None:
+        self.task, self.base, self.wanted = task, evaluate(whole, task).of(), predictions(whole, task)
+        self.score = float(task.metric.of_sums(self.base.sum(0)))
+
+    def __call__(self, pruned: Any) -> dict[str, float]:
+        statistics, of_sums = evaluate(pruned, self.task).of(), self.task.metric.of_sums
+        tested = paired_bootstrap(self.base, statistics[None], of_sums, resamples=2000)
+        ours, theirs = (F.log_softmax(logits, -1) for logits in (predictions(pruned, self.task), self.wanted))
+        divergence = F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+        return {
+            "score": float(of_sums(statistics.sum(0))), "change": float(tested.change[0]),
+            "low": float(tested.low[0]), "high": float(tested.high[0]), "divergence": float(divergence),
         }  # fmt: skip
-        print("{settings}: {score:.4f} ({change:+.4f}, 95% {low:+.4f} to {high:+.4f}), divergence {divergence:.3f}, "
-              "{seconds:.0f} s of processor time".format(**row), flush=True)  # fmt: skip
-        rows.append(row)
-        if options.json:
-            Path(options.json).write_text(json.dumps(rows, indent=2))
 
 
 def predictions(model: Any, task: Any) -> Tensor:
@@ -79,10 +106,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("pruned", help="directory of the pruned model")
     parser.add_argument("settings", nargs="+", help="fields of Recovery, such as lr=2e-4,tokens=512")
     parser.add_argument("--model", default="models/minilm-sst2", help="the whole one, relative to the shared directory")
-    parser.add_argument("--data", default="data/sst2", help="train.tsv and dev.tsv, relative to the shared directory")
+    parser.add_argument("--data", default="data/sst2", help="relative to the shared directory")
+    parser.add_argument("--train", default="train.tsv", help="file to recover on")
+    parser.add_argument("--test", default="dev.tsv", help="file to test on")
+    parser.add_argument("--metric", default="accuracy")
+    parser.add_argument("--held-out", type=int, default=800, help="training examples to choose settings on")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--limit", type=int, help="at most this many training examples")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0", help="one run with each: 0,1")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", help="file for the results")
     return parser.parse_args()

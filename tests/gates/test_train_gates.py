@@ -1,21 +1,25 @@
 """Gates on tiny models: heads that do not matter close, targets are met exactly, and nothing else moves."""
 
+import itertools
 import json
 import math
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
-from headcount.bench import unit_flops
+from headcount.bench import count_flops, unit_flops
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.gates import Gating, gate_training
 from headcount.gates.gate_training import GateTraining
 from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.intervene import masked
+from headcount.tasks import LanguageModeling
+from headcount.tasks.toy import word_tokenizer
 from headcount.training import fresh_copy
-from toy_jobs import JOBS, classification
+from toy_jobs import JOBS, WORDS, classification
 
 QUICK = Gating(epochs=2, lr=1e-3, gate_lr=0.3, tokens=48)
 
@@ -75,6 +79,55 @@ def test_every_kind_of_model_gets_the_share_of_flops_asked_for(job, units, tmp_p
     assert evaluate(again, test).score() == pytest.approx(gated.after)
     named = anatomy(model, ["heads", "neurons"]).check(gated.to_json()["removed"])
     assert set(named) == set(gated.removed)
+
+
+def shared_keys():
+    """Six query heads in each layer, three to a key-value head, and sublayers of different sizes."""
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4}
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 20, "vocab_size": 30}
+    return LlamaForCausalLM(LlamaConfig(**heads, **sizes, initializer_range=0.5, tie_word_embeddings=True)).eval()
+
+
+@pytest.mark.parametrize("units", ["heads", "heads,neurons", "heads,neurons,sublayers", "sublayers"])
+def test_query_heads_that_share_keys_end_within_the_flops_that_torch_counts(units):
+    model, task = shared_keys(), LanguageModeling([{"text": "a dog runs fine"}] * 8, word_tokenizer(WORDS, "gpt"))
+    batch = task.batch(range(3))
+
+    def flops(smaller):
+        return count_flops(lambda: task.outputs(smaller, batch))
+
+    rest = flops(remove(model, anatomy(model, ["heads", "neurons"]).units))
+    whole = flops(model) - rest
+    for target in (0.8, 0.6):
+        test = LanguageModeling([{"text": "the cat sleeps"}] * 4, word_tokenizer(WORDS, "gpt"))
+        gated = train_gates(model, task, test, units=units, target_flops=target, settings=QUICK)
+        share = (flops(gated.model) - rest) / whole
+        assert gated.stages[-1].flops_left == pytest.approx(share, abs=1e-9)
+        assert share <= target + 1e-9
+        closed = [[head] for head in gated.removed]
+        if units == "sublayers":
+            sites = anatomy(model, ["heads", "neurons"]).sites
+            closed = [site.heads for site in sites if site.heads[0] in gated.removed]
+        for one in closed:  # the budget is used up: none of them would have fitted
+            more = remove(model, [head for head in gated.removed if head not in one])
+            assert (flops(more) - rest) / whole > target
+
+
+def test_the_expected_cost_of_shared_keys_is_the_mean_over_all_gates_open_and_closed():
+    units = GatedUnits.find(shared_keys(), "heads,sublayers", kinds=["decoder"], length=5)
+    gates = HardConcrete(units.count)
+    with torch.no_grad():
+        gates.log_alpha.copy_(torch.linspace(-2, 2, units.count))
+    chances, expected = gates.chances().tolist(), 0.0
+    for number in range(2):  # every layer by itself: 6 heads, then 2 sublayers at the end
+        heads, numbers = units.heads[6 * number : 6 * number + 6], [*range(6 * number, 6 * number + 6), 12 + number]
+        for opened in itertools.product([False, True], repeat=7):
+            pairs = zip(numbers, opened, strict=True)
+            chance = math.prod(chances[n] if is_open else 1 - chances[n] for n, is_open in pairs)
+            left = [head for head, is_open in zip(heads, opened[:6], strict=True) if is_open and opened[6]]
+            expected += chance * (units.cost(left) - units.fixed)
+    assert units.expected(gates).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_unit_is_open_if_its_own_gate_and_its_sublayers_are():

@@ -8,8 +8,9 @@ import tiny_models
 import zoo
 from headcount import anatomy, remove
 from headcount.errors import HeadcountError, RunConflict
-from headcount.tasks import Batch
-from headcount.training import Recovery, recover
+from headcount.tasks import BaseTask, Batch
+from headcount.training import Recovery, augmentation, recover
+from headcount.training.augmentation import varied
 from headcount.training.recovery import Recovering, distance, hidden_states
 from toy_jobs import JOBS, classification
 
@@ -49,12 +50,64 @@ def test_the_loss_is_the_formula():
     there = batch.inputs["attention_mask"].bool()
     errors = [
         ((a - b)[there].square().sum(-1) / b[there].square().sum(-1)).mean()
-        for a, b in zip(ours.hidden_states[1:], theirs.hidden_states[1:], strict=True)
+        for a, b in zip(ours.hidden_states[1:-1], theirs.hidden_states[1:-1], strict=True)
     ]
     p, q = (F.softmax(one.logits / 3.0, -1) for one in (theirs, ours))
     divergence = 9.0 * (p * (p / q).log()).sum(-1).mean()
     expected = 0.7 * task.losses(ours.logits, batch).mean() + 0.3 * divergence + 0.7 * torch.stack(errors).mean()
     assert got == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_every_other_batch_has_other_words_and_the_whole_models_labels():
+    whole, task = tiny_models.bert().eval(), classification(0, 6)
+    smaller = remove(whole, ["encoder.0.1", "encoder_ffn.1"])
+    training = Recovering(smaller, task, Recovery(1, distill=0.3, augment=0.3, temperature=1.0, seed=4), whole)
+    seen = []
+    training.step = lambda number, batch: seen.append(batch)
+    training.epoch(0)
+    training.model.train()  # as within an epoch; there is no dropout nevertheless
+    batch = task.batch(range(6))
+    other = varied(task, 0.3, [4, 0]).batch(range(6))
+    assert not torch.equal(batch.inputs["input_ids"], other.inputs["input_ids"])
+    for step, words, share in ((0, other, 1.0), (1, batch, 0.3)):
+        with torch.no_grad():
+            ours, theirs = (m.eval()(**words.inputs).logits for m in (smaller, whole))
+        p, q = F.softmax(theirs, -1), F.softmax(ours, -1)
+        expected = (1 - share) * task.losses(ours, batch).mean() + share * (p * (p / q).log()).sum(-1).mean()
+        assert training.loss(step, batch).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_varied_texts_have_the_same_lengths_special_tokens_and_words(job):
+    task = JOBS[job][1](0, 12)
+    other = varied(task, 0.2, [1])
+    special, words = set(task.tokenizer.all_special_ids), {t for ids in task.features["input_ids"] for t in ids}
+    changed = 0
+    for before, after in zip(task.features["input_ids"], other.features["input_ids"], strict=True):
+        assert len(before) == len(after)
+        assert set(after) <= words | {task.tokenizer.mask_token_id}
+        assert [a for a in before if a in special] == [b for a, b in zip(before, after, strict=True) if a in special]
+        changed += sum(a != b for a, b in zip(before, after, strict=True))
+    assert changed > 0
+    assert other.features == varied(task, 0.2, [1]).features != varied(task, 0.2, [2]).features
+    assert varied(task, 0.0, [1]).lengths == task.lengths
+
+
+def test_no_share_and_no_splice_leave_the_texts(monkeypatch):
+    monkeypatch.setattr(augmentation, "SPLICED", 0.0)
+    task = classification(0, 12)
+    assert varied(task, 0.0, [1]).features == task.features
+    replaced = [varied(task, 0.5, [seed]).features["input_ids"] for seed in range(20)]
+    before = [t for ids in task.features["input_ids"] for t in ids[1:-1]]
+    shares = [
+        sum(a != b for a, b in zip(before, [t for ids in one for t in ids[1:-1]], strict=True)) for one in replaced
+    ]
+    assert 0.4 < sum(shares) / (20 * len(before)) < 0.55  # half are hit, some by the word that was there
+
+
+def test_a_task_without_words_cannot_be_varied():
+    with pytest.raises(HeadcountError, match=r"augment=…"):
+        varied(BaseTask({"input_ids": [[5, 6]]}, [0], metric=classification(0, 2).metric), 0.1, [0])
 
 
 @pytest.mark.parametrize("name", zoo.FAMILIES)
@@ -91,7 +144,7 @@ def test_padding_does_not_count():
 
 def test_it_resumes_to_the_same_weights_and_knows_its_teacher(tmp_path):
     whole, tasks = tiny_models.bert(), (classification(0, 24), classification(1, 12))
-    settings = Recovery(3, lr=3e-3, tokens=64, distill=0.5, hidden=1.0)
+    settings = Recovery(3, lr=3e-3, tokens=64, distill=0.5, hidden=1.0, augment=0.2)
     units = ["encoder.0", "encoder_ffn.1.0-20"]
 
     def interrupt(share):

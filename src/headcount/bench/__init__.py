@@ -2,7 +2,7 @@
 
 from headcount.bench.allocator import kept_memory
 from headcount.bench.comparison import Benchmark, benchmark
-from headcount.bench.cost import count_flops, unit_flops
+from headcount.bench.cost import count_flops, site_flops, unit_flops
 from headcount.bench.speed_verdict import SpeedRow, verdict
 from headcount.bench.timing import Speed, interleaved, measure_speed, seconds_per_token
 
@@ -16,6 +16,7 @@ __all__ = [
     "kept_memory",
     "measure_speed",
     "seconds_per_token",
+    "site_flops",
     "unit_flops",
     "verdict",
 ]

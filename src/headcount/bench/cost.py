@@ -7,7 +7,7 @@ Matrix products, convolutions and attention count, two operations per multiply-a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,23 @@ def unit_flops(site: Site, length: int) -> float:
     parts. A unit that several layers run (ALBERT) costs as much as in all of them together. Scores of relative
     positions (DeBERTa) do not follow from the length, and are left out.
     """
-    if not site.kept:
+    return site_flops(site, site.kept, length) / len(site.kept) if site.kept else 0.0
+
+
+def site_flops(site: Site, kept: Sequence[int], length: int) -> float:
+    """The floating-point operations of a site at each position of a text, if it keeps these units.
+
+    A key-value head stays, and costs as much as before, until the last of its query heads is gone.
+
+    kept: by original index. length: as in `unit_flops`.
+    """
+    if not kept:
         return 0.0
-    weights = site.output.weight.numel() + sum(module.weight.numel() for _, module in site.inputs)
-    attention = 4 * length * site.width if isinstance(site, AttentionSite) else 0
-    return (2 * weights / len(site.kept) + attention) * (1 + len(site.also_layers))
+    weights = site.output.weight.numel() / len(site.kept) * len(kept)
+    for part, module in site.inputs:
+        weights += module.weight.numel() * len(site.rows(part, kept)) / len(site.rows(part, site.kept))
+    attention = 4 * length * site.width * len(kept) if isinstance(site, AttentionSite) else 0
+    return (2 * weights + attention) * (1 + len(site.also_layers))
 
 
 def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: Any, **settings: Any) -> int:

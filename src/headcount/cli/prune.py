@@ -105,6 +105,16 @@ def prune(
             "--hidden", rich_help_panel=AFTER, min=0.0, help="Weight of the distance from its hidden states, such as 1."
         ),
     ] = 0.0,
+    augment: Annotated[
+        float,
+        typer.Option(
+            "--augment",
+            rich_help_panel=AFTER,
+            min=0.0,
+            max=0.5,
+            help="Share of words to replace in every other batch, such as 0.1; the original model gives the labels.",
+        ),
+    ] = 0.0,
     lr: Annotated[float, typer.Option("--lr", rich_help_panel=AFTER, help="Learning rate of the fine-tuning.")] = 5e-5,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and how long it would take.")
@@ -133,13 +143,13 @@ def prune(
 
     if setup.out is None and not dry_run:
         raise typer.BadParameter("--out is required, except with --dry-run")
-    for option, value in (("--distill", distill), ("--hidden", hidden)):
+    for option, value in (("--distill", distill), ("--hidden", hidden), ("--augment", augment)):
         if value and not recover_epochs:
             raise typer.BadParameter(f"{option} needs --recover-epochs")
     knobs = {name: value for name, value in given.items() if name in Pruning.__dataclass_fields__}
     with usage():
-        tuned: dict[str, Any] = {"lr": lr, "distill": distill, "hidden": hidden, "seed": setup.seed}
-        recovery = Recovery(recover_epochs, **tuned) if recover_epochs else None
+        tuned: dict[str, Any] = {"distill": distill, "hidden": hidden, "augment": augment}
+        recovery = Recovery(recover_epochs, lr=lr, **tuned, seed=setup.seed) if recover_epochs else None
         settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
     out = None if setup.out is None else Path(setup.out)
     if out is not None and not dry_run:

@@ -116,7 +116,7 @@ class GateTraining(Training):
             model, task, groups, batches=batches, epochs=settings.epochs, seed=settings.seed, what="the gates"
         )
         self.gates, self.units, self.wanted, self.course = gates, units, wanted, Course(price)
-        self.total = float(units.costs.sum())
+        self.total = units.total
         # As if each gate cost 1 on average, so that one price means the same whatever cost is counted in.
         self.scale = units.count / self.total
         self.snapshot: GateSnapshot | None = None

@@ -4,7 +4,8 @@
 
 with the softened predictions of both models (temperature t, Hinton et al. 2015), and the hidden states after every
 layer l, `h` of the whole model and `h'` of the pruned one (TinyBERT, Jiao et al. 2020; CoFi, Xia et al. 2022). They
-have the same size, since pruning leaves the residual stream alone: no projection between them is needed.
+have the same size, since pruning leaves the residual stream alone: no projection between them is needed. The last
+layer is left out: the predictions judge it, at the positions that they read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headcount.evaluation import evaluate
 from headcount.runs import fingerprint
 from headcount.structure import anatomy
 from headcount.tasks import Batch, Task
+from headcount.training.augmentation import varied
 from headcount.training.checkpoint import Checkpointer, set_weights, weights_of
 from headcount.training.loop import Training, refuse_settings
 
@@ -36,7 +38,9 @@ class Recovery:
     epochs: at most this many. lr: the peak; it rises over the first tenth of the steps and then falls to 0.
     tokens: per batch, with padding. distill: share of the loss that asks for the whole model's own predictions
     instead of the labels. temperature: of both models' predictions then. hidden: weight of the distance from the whole
-    model's hidden states. seed: of the order of batches and of dropout.
+    model's hidden states. Dropout is off while the whole model teaches: it has none either.
+    augment: in every other batch, this share of the words is replaced by others (see `varied`), and the whole model's
+    predictions replace the labels. seed: of the order of batches, of dropout and of the words.
     """
 
     epochs: int
@@ -45,6 +49,7 @@ class Recovery:
     distill: float = 0.0
     temperature: float = 2.0
     hidden: float = 0.0
+    augment: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,13 +60,14 @@ class Recovery:
             "distill": (0 <= self.distill <= 1, "from 0 to 1"),
             "temperature": (self.temperature > 0, "above 0"),
             "hidden": (self.hidden >= 0, "of at least 0"),
+            "augment": (0 <= self.augment <= 0.5, "from 0 to 0.5"),
         }
         refuse_settings(self, wanted)
 
     @property
     def distills(self) -> bool:
         """Whether the whole model is needed as a teacher."""
-        return self.distill > 0 or self.hidden > 0
+        return self.distill > 0 or self.hidden > 0 or self.augment > 0
 
 
 def recover(
@@ -76,8 +82,8 @@ def recover(
 ) -> list[float]:
     """Fine-tune a pruned model in place; it ends as the best of the epochs, the starting point included.
 
-    task: to train on. select_task: to choose the best epoch on. whole: the teacher, unless `distill` and
-    `hidden` are 0.
+    task: to train on. select_task: to choose the best epoch on. whole: the teacher, unless `distill`, `hidden` and
+    `augment` are 0.
     directory: keeps a checkpoint after each epoch; the same call then resumes, and ends in the same weights.
     progress: called with the share done. Returns the metric on `select_task` before and after each epoch.
     """
@@ -120,19 +126,32 @@ class Recovering(Training):
             model, task, groups, batches=batches, epochs=settings.epochs, seed=settings.seed, what="the recovery"
         )
         self.settings, self.whole = settings, whole if settings.distills else None
+        self.varied: Any = None  # the task with other words, anew in each epoch
+        if settings.augment:
+            varied(task, settings.augment, [0])  # refuses now what has no words
+
+    def epoch(self, number: int, progress: Any = None) -> None:
+        if self.settings.augment:
+            self.varied = varied(self.task, self.settings.augment, [self.seed, number])
+        super().epoch(number, progress)
 
     def loss(self, step: int, batch: Batch) -> Tensor:
         if self.whole is None:
             return super().loss(step, batch)
+        self.model.eval()
         share, hidden = self.settings.distill, self.settings.hidden
+        if self.varied is not None and step % 2 == 0:
+            batch, share = self.varied.batch(batch.indices).to(self.device), 1.0
         with torch.no_grad(), hidden_states(self.whole.eval()) as wanted:
             theirs = self.task.outputs(self.whole, batch)
         with hidden_states(self.model) as found:
             ours = self.task.outputs(self.model, batch)
-        loss = (1 - share) * self.task.losses(ours, batch).mean()
-        if share:
-            loss = loss + share * self._divergence(ours, theirs, batch)
-        return loss + hidden * distance(found, wanted, batch) if hidden else loss
+        loss = share * self._divergence(ours, theirs, batch) if share else ours.new_zeros(())
+        if share < 1:
+            loss = loss + (1 - share) * self.task.losses(ours, batch).mean()
+        if hidden and len(found) > 1:
+            loss = loss + hidden * distance(found[:-1], wanted[:-1], batch)
+        return loss
 
     def _divergence(self, ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
         """KL divergence from the whole model's softened predictions."""
