@@ -224,7 +224,7 @@ class SpeechRecognition(Generation):
             {},
             [[*ids, end] for ids in spoken],
             metric=chosen,
-            pad=self.tokenizer.pad_token_id,
+            pad=end if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id,
             content=self.inputs.hashes,
             places=[rows.place(i) for i in range(len(rows))],
             remarks=[*rows.remarks, *remarks],
@@ -267,7 +267,7 @@ class SpeechRecognition(Generation):
         return torch.tensor([self.start]).repeat(count, 1)
 
     def limits(self, model: Any, indices: Sequence[int]) -> list[int]:
-        room = model.config.max_target_positions - len(self.start)
+        room = model.config.max_target_positions - len(self.start) - 1
         return [min(self.max_new_tokens or room, room)] * len(indices)
 
     def check(self, model: Any) -> list[str]:

@@ -278,6 +278,7 @@ class Pooling:
     def of(cls, model: Any) -> tuple[Pooling, list[str]]:
         """What the sentence-transformers directory that a model came from says, and remarks."""
         folder = Path(came_from(model))
+        folder = folder if (folder / "modules.json").is_file() else folder.parent  # beside 0_Transformer
         modules = _read(folder / "modules.json")
         if not isinstance(modules, list):
             return cls(), ["pooling: the mean of all tokens, since the model has no modules.json that says otherwise"]

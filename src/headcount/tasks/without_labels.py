@@ -212,9 +212,9 @@ class Reference:
 
     def stays(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Whether each decision is the original's, or the cosine with it: (P,), (P,)"""
-        if self.task.compares == "vectors":
+        if self.task.compares != "distributions":  # numbers are never quite the same
             each, owner = self.divergences(outputs, batch)
-            return 1 - each, owner
+            return 1 - each if self.task.compares == "vectors" else 0 * each, owner
         decisions, owner = _decisions(self.task, outputs, batch)
         before = torch.tensor([one for i in batch.indices for one in self.decided[i]], device=decisions.device)
         return (decisions == before).float(), owner
