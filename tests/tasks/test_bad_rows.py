@@ -31,11 +31,13 @@ def rows(*several):
 SQUAD = {"context": "a dog runs", "qas": [{"question": "who", "id": "q7"}]}
 BAD = {
     "a word without a tag": ("tagging", "bad.tsv", "a\tO\n\ndog\n", r"bad\.tsv, line 3: 1 columns"),
-    "an unknown tag": ("tagging", "bad.tsv", "a\tO\n\ndog\tO\ncat\tB-car\n", r"bad\.tsv, line 4, column 'tags'.*'B-car'"),
+    "an unknown tag": ("tagging", "bad.tsv", "a\tO\n\ndog\tO\ncat\tB-car\n", r"line 4, column 'tags'.*'B-car'"),
     "tags missing": ("tagging", "bad.jsonl", rows({"tokens": ["a", "dog"], "tags": ["O"]}),
                      r"bad\.jsonl, line 1, column 'tags': 1 tags for 2 words"),
     "an empty sentence": ("tagging", "bad.jsonl", rows({"tokens": [], "tags": []}), r"line 1, column 'tokens'.*empty"),
-    "SQuAD without answers": ("answering", "bad.json", json.dumps({"data": [{"paragraphs": [SQUAD]}]}), r"bad\.json.*answers"),
+    "SQuAD without answers": (
+        "answering", "bad.json", json.dumps({"data": [{"paragraphs": [SQUAD]}]}), r"bad\.json.*answers",
+    ),
     "an answer from elsewhere": (
         "answering", "bad.jsonl", rows({"question": "who", "context": "a dog runs", "answers": ["cat"]}),
         r"bad\.jsonl, line 1, column 'answers'.*'cat' is not in the context",
@@ -50,8 +52,12 @@ BAD = {
         "regression", "bad.tsv", "sentence\tscore\na dog\t3\na cat\tmuch\n", r"no column for label|line 3.*'much'",
     ),
     "single texts to embed": ("embedding", "bad.txt", "a dog\na cat\n", r"bad\.txt.*pair.*labels"),
-    "a sound that is not there": ("speech", "bad.tsv", "file\ttext\nnone.wav\ta dog\n", r"line 2, column 'file'.*none\.wav"),
-    "a transcript without words": ("speech", "bad.tsv", "file\ttext\nhere.wav\t...\n", r"line 2, column 'text'.*no words"),
+    "a sound that is not there": (
+        "speech", "bad.tsv", "file\ttext\nnone.wav\ta dog\n", r"line 2, column 'file'.*none\.wav",
+    ),
+    "a transcript without words": (
+        "speech", "bad.tsv", "file\ttext\nhere.wav\t...\n", r"line 2, column 'text'.*no words",
+    ),
     "a rate of its own": ("speech", "bad.tsv", "file\ttext\nslow.wav\ta\n", r"line 2, column 'file': 8000 samples"),
     "a long recording": ("speech", "bad.tsv", "file\ttext\nlong.wav\ta\n", r"line 2, column 'file'.*1 seconds"),
     "not a recording": ("speech", "bad.tsv", "file\ttext\nbad.tsv\ta\n", r"line 2, column 'file': not a wav"),
@@ -79,9 +85,9 @@ def test_a_model_for_something_else_is_refused(loaded, tmp_path):
     model, reader = loaded("classification")
     with pytest.raises(BadData, match="2 outputs"):
         load_task("regression", tmp_path / "data.tsv", reader, model)
-    with pytest.raises(BadData, match="BertForSequenceClassification.*bare encoder"):
+    with pytest.raises(BadData, match=r"BertForSequenceClassification.*bare encoder"):
         load_task("embedding", tmp_path / "data.tsv", reader, model)
     with pytest.raises(HeadcountError, match="model"):
         load_task("embedding", tmp_path / "data.tsv", reader, labels="none")
-    with pytest.raises(HeadcountError, match="'nothing'.*data, none"):
+    with pytest.raises(HeadcountError, match=r"'nothing'.*data, none"):
         load_task("embedding", tmp_path / "data.tsv", reader, model, labels="nothing")

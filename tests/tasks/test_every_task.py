@@ -1,4 +1,4 @@
-"""What holds for every task, with labels and without: fast and plain agree, batches do not matter, gradients are exact."""
+"""What holds for every task, with labels and without: fast paths agree, batches do not matter, gradients are exact."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every metric is the number that its field's own library reports, to the last digit, and every loss the model's own."""
+"""Every metric is the number that its field's own library reports, to the last digit; every loss is the model's own."""
 
 import jiwer
 import numpy as np
@@ -62,7 +62,7 @@ def test_entity_f1_is_seqevals(scheme):
 
 def test_tagging_end_to_end_is_seqevals_and_its_loss_the_models(loaded):
     model, task = loaded("tagging")
-    batch, outputs, statistics = outputs_of(model, task)
+    _, outputs, statistics = outputs_of(model, task)
     gold = [[task.tags[tag] for tag in tags] for tags in task.gold]
     found = [[task.tags[outputs[i, start].argmax()] for start in starts] for i, starts in enumerate(task.starts)]
     assert 0 < float(task.metric.of(statistics)) == pytest.approx(f1_score(gold, found), rel=1e-15)
@@ -175,10 +175,10 @@ def test_regression_is_scipys(loaded):
         _, outputs, statistics = outputs_of(model, task)
         x, y = outputs[:, 0].double().numpy(), np.array(task.labels)
         expected = {
-            "pearson": lambda: scipy_stats.pearsonr(x, y).statistic,
-            "spearman": lambda: scipy_stats.spearmanr(x, y).statistic,
-            "mse": lambda: np.mean((x - y) ** 2),
-        }[name]()
+            "pearson": scipy_stats.pearsonr(x, y).statistic,
+            "spearman": scipy_stats.spearmanr(x, y).statistic,
+            "mse": np.mean((x - y) ** 2),
+        }[name]
         assert float(task.metric.of(statistics)) == pytest.approx(expected, rel=1e-9)
     one = task.batch([2])
     own = model(**one.inputs, labels=torch.tensor([task.labels[2]])).loss
@@ -213,8 +213,8 @@ def test_embeddings_are_sentence_transformers(loaded, tmp_path):
         assert np.allclose(outputs[:, 0].numpy(), theirs.encode(list(first)), atol=1e-5)
         found = EmbeddingSimilarityEvaluator(list(first), list(second), list(scores), write_csv=False)(theirs)
         assert float(again.metric.of(statistics)) == pytest.approx(found["spearman_cosine"], rel=1e-9)
-    pairs = load_task("embedding", [{"query": a, "document": b} for a, b in zip(first, second, strict=True)], reader, ours,
-                      metric="recall@5")  # fmt: skip
+    rows = [{"query": a, "document": b} for a, b in zip(first, second, strict=True)]
+    pairs = load_task("embedding", rows, reader, ours, metric="recall@5")
     _, _, statistics = outputs_of(ours, pairs)
     ids = [str(i) for i in range(20)]
     evaluator = InformationRetrievalEvaluator(

@@ -82,9 +82,7 @@ class Setup:
     """The shared options of one call of a command."""
 
     model: Model
-    task: Annotated[
-        str | None, option("--task", panel=TASK, help="tagging, answering, images, speech…; else guessed.")
-    ] = None
+    task: Annotated[str | None, option("--task", panel=TASK, help="tagging, answering, images, speech…")] = None
     metric: Annotated[str | None, option("--metric", panel=TASK, help="accuracy, f1, bleu, wer, agreement…")] = None
     text: Annotated[str | None, option("--text", panel=TASK, help="Column of the text, by name or number.")] = None
     pair: Annotated[str | None, option("--pair", panel=TASK, help="Column of the second text.")] = None

@@ -300,7 +300,7 @@ def _windows(
 
 
 def _span(windows: list[Window], answer: str, start: int) -> list[int] | None:
-    """The tokens of an answer, in the window in which most surrounds it; the first token for none, None if not found."""
+    """The tokens of an answer, in the window where most surrounds it; [0, 0] for no answer, None if it is not found."""
     if not answer:
         return [0, 0]
     best, before = None, 0

@@ -1,4 +1,4 @@
-"""Read files of rows: csv, tsv, json, parquet, plain text, tagged words and SQuAD; errors name the file and the line."""
+"""Read files of rows: csv, tsv, json, parquet, plain text, CoNLL and SQuAD; errors name the file and the line."""
 
 from __future__ import annotations
 

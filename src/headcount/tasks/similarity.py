@@ -248,7 +248,7 @@ class Pooling:
     >>> Pooling("mean").pooled(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]])).tolist()
     [[2.0]]
 
-    mode: mean, cls (the first token), max, lasttoken, mean_sqrt_len_tokens or weightedmean, as in sentence-transformers.
+    mode: mean, cls (the first token), max, lasttoken, mean_sqrt_len_tokens, weightedmean, as in sentence-transformers.
     max_length: tokens of a text at most. prompt: put before every text. lower: texts are lower-cased first.
     """
 

@@ -127,7 +127,8 @@ class TokenClassification(BaseTask):
 
     def relabeled(self, labels: Any) -> TokenClassification:
         part = super().relabeled(labels)
-        assert isinstance(part, TokenClassification) and part.labels is not None
+        assert isinstance(part, TokenClassification)
+        assert part.labels is not None
         pairs = zip(self.starts, part.labels, strict=True)
         part.gold = [[0 if start is None else int(tags[start]) for start in starts] for starts, tags in pairs]
         return part

@@ -115,7 +115,8 @@ class Unlabeled:
         if self.own:
             return self.task.statistics(outputs, batch)
         if self.generates:  # the texts
-            assert isinstance(self.task, Generation) and self.task.labels is not None
+            assert isinstance(self.task, Generation)
+            assert self.task.labels is not None
             same = [_trimmed(row, self.task) == self.task.labels[i]
                     for i, row in zip(batch.indices, outputs.tolist(), strict=True)]  # fmt: skip
             return self.task.columns(batch, torch.ones(len(batch)), torch.tensor(same), torch.zeros(len(batch)))
