@@ -3,7 +3,7 @@
     python -m benchmarks.pruning --models DIR --out RESULTS --data sst2,mrpc,cola,snli,translator \\
         --speedups 1.25,1.5,2,2.4,3 --methods heads,neurons,ours,kwon,textpruner
 
-DIR has the models mrpc, cola and snli, made by recipes/finetune_classifier.py. Units are scored and calibrated on
+DIR has the models mrpc, cola and snli, made by recipes/finetune.py. Units are scored and calibrated on
 training data; the test data gives the score only, and nothing is chosen on it. Every part (a data set, a method, a
 speed) is kept in RESULTS: the same command resumes, and prints and writes the table (table.md, table.json) of all parts
 that are there. With --retime, the speed of these parts is measured again, if the machine was busy before. TextPruner
@@ -39,7 +39,7 @@ def main(args: Sequence[str] | None = None) -> None:
     compared: dict[str, dict[str, dict[str, Difference]]] = {method: {} for method in BASELINES}
     for key in options.data:
         if where(key, options.models) is None:
-            print(f"# {key} is left out: recipes/finetune_classifier.py makes its model", flush=True)
+            print(f"# {key} is left out: recipes/finetune.py makes its model", flush=True)
             continue
         data = read(key, options.models, examples=options.examples, limit=options.limit, seed=options.seed)
         found = measured(data, options)

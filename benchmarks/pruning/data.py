@@ -23,7 +23,7 @@ SELECT = 256  # training examples that `prune` takes as selection data, though a
 class Job:
     """A model and its data; paths are below the shared directory.
 
-    shared: the model, if the shared directory has it; otherwise recipes/finetune_classifier.py makes it.
+    shared: the model, if the shared directory has it; otherwise recipes/finetune.py makes it.
     score, test: training data, and held-out data. targets: of both, for a translation.
     """
 
@@ -73,7 +73,7 @@ def read(key: str, models: Path | None, *, examples: int, limit: int | None = No
     job = JOBS[key]
     directory = where(key, models)
     if directory is None:
-        raise HeadcountError(f"there is no model for {key}: recipes/finetune_classifier.py makes it")
+        raise HeadcountError(f"there is no model for {key}: recipes/finetune.py makes it")
     model = load(directory, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(directory)
     columns = {"metric": job.metric, "text": job.text, "label": job.label}

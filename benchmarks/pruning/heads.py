@@ -1,7 +1,7 @@
 """Metric against share of heads removed, for ways to choose heads, and how often `prune --max-drop` keeps its promise.
 
     python -m benchmarks.pruning.heads                   the two models of the shared directory
-    python -m benchmarks.pruning.heads --models DIR      and cola and mrpc in DIR, of recipes/finetune_classifier.py
+    python -m benchmarks.pruning.heads --models DIR      and cola and mrpc in DIR, of recipes/finetune.py
     python -m benchmarks.pruning.heads --data sst2 --json sst2.json
     python -m benchmarks.pruning.heads --merge sst2.json translator.json     one table of several such files
     python -m benchmarks.pruning.heads --cost            what importance costs beside a training step

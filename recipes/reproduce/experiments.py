@@ -47,7 +47,7 @@ def _multi30k(language: str, data: str, model: str, checkpoints: str, recipe: st
     )
 
 
-CLASSIFY = "python -m recipes.finetune_classifier --keep last"
+CLASSIFY = "python -m recipes.finetune --keep last"
 COLA = ("--text", "3", "--label", "1", "--metric", "matthews")
 EXPERIMENTS = (
     Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv"),

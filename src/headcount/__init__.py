@@ -17,8 +17,18 @@ _WHERE = {
     "Classification": "tasks",
     "Translation": "tasks",
     "LanguageModeling": "tasks",
+    "TokenClassification": "tasks",
+    "QuestionAnswering": "tasks",
+    "MultipleChoice": "tasks",
+    "LikeliestEnding": "tasks",
+    "Regression": "tasks",
+    "Embedding": "tasks",
+    "Summarization": "tasks",
+    "ImageClassification": "tasks",
+    "SpeechRecognition": "tasks",
     "Task": "tasks",
     "load_task": "tasks",
+    "unlabeled": "tasks",
     "Outcomes": "evaluation",
     "evaluate": "evaluation",
     "ablate_each": "ablation",
@@ -70,10 +80,20 @@ if TYPE_CHECKING:
     from headcount.surgery import remove as remove
     from headcount.surgery import save as save
     from headcount.tasks import Classification as Classification
+    from headcount.tasks import Embedding as Embedding
+    from headcount.tasks import ImageClassification as ImageClassification
     from headcount.tasks import LanguageModeling as LanguageModeling
+    from headcount.tasks import LikeliestEnding as LikeliestEnding
+    from headcount.tasks import MultipleChoice as MultipleChoice
+    from headcount.tasks import QuestionAnswering as QuestionAnswering
+    from headcount.tasks import Regression as Regression
+    from headcount.tasks import SpeechRecognition as SpeechRecognition
+    from headcount.tasks import Summarization as Summarization
     from headcount.tasks import Task as Task
+    from headcount.tasks import TokenClassification as TokenClassification
     from headcount.tasks import Translation as Translation
     from headcount.tasks import load_task as load_task
+    from headcount.tasks import unlabeled as unlabeled
 
 
 def __getattr__(name: str) -> Any:

@@ -277,12 +277,12 @@ def effects_of(
     """Test masks against the whole model."""
     base = outcomes.of()
     masked = np.stack([outcomes.of(mask) for mask in masks]) if masks else np.zeros((0, *base.shape))
-    tested = paired_bootstrap(base, masked, outcomes.metric.of_sums, resamples=resamples, alpha=alpha, seed=seed)
+    tested = paired_bootstrap(base, masked, outcomes.metric, resamples=resamples, alpha=alpha, seed=seed)
     p, p_t, test = tested.p, None, "paired bootstrap"
     if outcomes.metric.name == "accuracy" and bool((base[:, 0] == 1).all()):  # right or wrong, once per example
         p, p_t, test = mcnemar_exact(base[:, 1], masked[..., 1]), paired_t(base[:, 1], masked[..., 1]), "exact McNemar"
     return Effects(
-        score=np.asarray(outcomes.metric.of_sums(masked.sum(axis=1))),
+        score=outcomes.metric.of(masked),
         change=tested.change,
         low=tested.low,
         high=tested.high,

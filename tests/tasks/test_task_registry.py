@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
+from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertForNextSentencePrediction
 
 from headcount.errors import BadData, HeadcountError
 from headcount.tasks import BaseTask, Classification, LanguageModeling, Task, Translation, load_task
@@ -43,8 +43,10 @@ def test_aliases(gpt_tokenizer, kind):
 
 
 def test_a_kind_that_cannot_be_told(tokenizer):
-    bare = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=30))
-    with pytest.raises(HeadcountError, match=r"BertModel.*kind=.*classification, translation"):
+    bare = BertForNextSentencePrediction(
+        BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=30)
+    )
+    with pytest.raises(HeadcountError, match=r"BertForNextSentencePrediction.*kind=.*classification, tagging"):
         load_task(None, ROWS, tokenizer, bare)
     with pytest.raises(HeadcountError, match=r"no model.*kind="):
         load_task(None, ROWS, tokenizer)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
 from headcount.structure import remember_origin
@@ -20,8 +20,9 @@ VOCABULARIES = (
 
 
 def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
-    """A model and its tokenizer."""
-    return load_weights(name, device, dtype), load_tokenizer(fetch(name), name)
+    """A model and its tokenizer; of images or sounds, its processor."""
+    model = load_weights(name, device, dtype)
+    return model, load_reader(fetch(name), name, model)
 
 
 def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
@@ -34,6 +35,20 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
     model: Any = load(fetch(name), dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
     remember_origin(model, name)
     return model if device == "spread" else model.to(place)
+
+
+def load_reader(directory: Any, name: str, model: Any) -> Any:
+    """What makes a model's inputs: the tokenizer, or the processor of a model that sees or hears."""
+    readers: dict[str, Any] = {"pixel_values": AutoImageProcessor, "input_features": AutoProcessor}
+    reader = readers.get(getattr(model, "main_input_name", ""))
+    if reader is None:
+        return load_tokenizer(directory, name)
+    try:
+        return reader.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except ImportError as error:
+        raise HeadcountError(f"images require the package Pillow: pip install 'headcount[tasks]' ({error})") from error
+    except Exception as error:  # a damaged or missing file makes transformers raise errors of many kinds
+        raise HeadcountError(f"{name} has no usable processor beside it: {first_line(error)}") from error
 
 
 def load_tokenizer(directory: Any, name: str) -> Any:

@@ -82,16 +82,19 @@ class Setup:
     """The shared options of one call of a command."""
 
     model: Model
-    task: Annotated[str | None, option("--task", panel=TASK, help="classification, translation or language.")] = None
-    metric: Annotated[str | None, option("--metric", panel=TASK, help="accuracy, f1, matthews, bleu, perplexity…")] = (
-        None
-    )
+    task: Annotated[str | None, option("--task", panel=TASK, help="tagging, answering, images, speech…")] = None
+    metric: Annotated[str | None, option("--metric", panel=TASK, help="accuracy, f1, bleu, wer, agreement…")] = None
     text: Annotated[str | None, option("--text", panel=TASK, help="Column of the text, by name or number.")] = None
     pair: Annotated[str | None, option("--pair", panel=TASK, help="Column of the second text.")] = None
     label: Annotated[str | None, option("--label", panel=TASK, help="Column of the label.")] = None
     source: Annotated[str | None, option("--source", panel=TASK, help="Column of the source.")] = None
     target: Annotated[str | None, option("--target", panel=TASK, help="Column of the target.")] = None
     target_data: Annotated[str | None, option("--target-data", panel=TASK, help="Line-aligned file of targets.")] = None
+    choices: Annotated[str | None, option("--choices", panel=TASK, help="Column of a question's choices.")] = None
+    labels: Annotated[
+        Literal["data", "none"],
+        option("--labels", panel=TASK, help="none: no labels needed, the model's own predictions are the reference."),
+    ] = "data"
     split: Annotated[str | None, option("--split", panel=TASK, help="Split of a hub data set.")] = None
     limit: Annotated[int | None, option("--limit", panel=TASK, min=1, help="Use a random sample of this size.")] = None
     beams: Annotated[int, option("--beams", panel=TASK, min=1, help="Beams in decoding; 1 is greedy.")] = 1
@@ -155,10 +158,11 @@ class Setup:
         from headcount.cli.console import messages
         from headcount.tasks import load_task
 
-        columns = {name: _column(getattr(self, name)) for name in ("text", "pair", "label", "source", "target")}
+        names = ("text", "pair", "label", "source", "target", "choices")
+        columns = {name: _column(getattr(self, name)) for name in names}
         task = load_task(
             self.task, data, tokenizer, model, split=self.split, limit=self.limit, seed=self.seed, metric=self.metric,
-            target_data=target_data, beams=self.beams, max_length=self.max_length, **columns,
+            target_data=target_data, beams=self.beams, max_length=self.max_length, labels=self.labels, **columns,
         )  # fmt: skip
         for remark in task.check(model):
             if remark not in self.said:

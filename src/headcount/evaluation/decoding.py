@@ -19,7 +19,7 @@ from headcount.evaluation.near_ties import best_candidate
 from headcount.evaluation.outcomes import Mask
 from headcount.intervene import masked
 from headcount.structure import Substitutes
-from headcount.tasks import Batch, DraftingTask, EndAtLimit
+from headcount.tasks import Batch, DraftingTask, EndAtLimit, generator
 
 TOGETHER = 512  # outputs that are continued in one batch
 GUESSES = 2  # how often a guess at the rest is tried before decoding token by token
@@ -33,7 +33,7 @@ class Prepared:
     processors: of logits, all of which treat rows alike; limits are kept by whoever writes.
     """
 
-    start: Tensor  # (N, 1)
+    start: Tensor  # (N, P), what the decoder is given first: one token, Whisper several
     encoded: Tensor  # (N, S, hidden)
     attention_mask: Tensor | None  # (N, S)
     processors: tuple[Any, ...]
@@ -74,7 +74,7 @@ class _Stopping:
         return getattr(self._model, name)
 
     def generate(self, *args: Any, **options: Any) -> Tensor:
-        return self._model.generate(*args, **options, custom_generate=self._stop)
+        return generator(self._model)(*args, **options, custom_generate=self._stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +95,13 @@ def read(model: Any, prepared: Prepared, text: Tensor, look: Callable[[Tensor], 
     look: which positions to choose at, given the last hidden states: (N, T, hidden) to (N, T). Only these are
         projected on the vocabulary.
     """
-    fed = torch.cat([prepared.start, text[:, :-1]], dim=1)
+    fed, given = torch.cat([prepared.start, text[:, :-1]], dim=1), prepared.start.shape[1]
     seen: list[tuple[Tensor, Tensor]] = []
     head = model.get_output_embeddings()
     project = head.forward
 
     def project_some(hidden: Tensor) -> Tensor:  # (N, T, hidden) to (1, P, V)
+        hidden = hidden[:, given - 1 :]  # from where the text's first token is chosen
         where = look(hidden)
         seen.append((hidden, where))
         return project(hidden[where][None])
@@ -109,7 +110,7 @@ def read(model: Any, prepared: Prepared, text: Tensor, look: Callable[[Tensor], 
         stubs.put(head, project_some)
         output = model(decoder_input_ids=fed, use_cache=False, **prepared.arguments())
     ((hidden, where),) = seen  # the output projection runs once
-    logits = _processed(prepared.processors, fed, where, output.logits[0].float())
+    logits = _processed(prepared.processors, fed, given, where, output.logits[0].float())
     return Reading(hidden, where, logits, *best_candidate(logits))
 
 
@@ -119,15 +120,15 @@ def end_tokens(model: Any) -> Tensor:
     return torch.tensor([] if end is None else end, dtype=torch.long, device=model.device).reshape(-1)
 
 
-def _processed(processors: tuple[Any, ...], fed: Tensor, look: Tensor, logits: Tensor) -> Tensor:
-    """Apply logits processors position by position, as decoding would: (P, V)"""
+def _processed(processors: tuple[Any, ...], fed: Tensor, given: int, look: Tensor, logits: Tensor) -> Tensor:
+    """Apply logits processors position by position, as decoding would, after the tokens given first: (P, V)"""
     if not processors:
         return logits
     processed = torch.empty_like(logits)
     rows, positions = look.nonzero(as_tuple=True)
     for position in positions.unique().tolist():
         here = positions == position
-        processed[here] = _apply(processors, fed[rows[here], : position + 1], logits[here])
+        processed[here] = _apply(processors, fed[rows[here], : position + given], logits[here])
     return processed
 
 
@@ -231,14 +232,14 @@ class Continuation:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """The outputs that are being written, after some steps; the start token is written at first."""
+    """The outputs that are being written, after some steps; the start tokens are written at first."""
 
     prepared: Prepared
     places: Tensor  # (N,) of these outputs among all that were begun
     xi: Tensor  # (N, heads)
     decided: Tensor  # (N, longest) tokens that are known already, -1 from the first unknown one on
     limits: Tensor  # (N,)
-    written: Tensor  # (N, 1 + t)
+    written: Tensor  # (N, P + t)
     lengths: Tensor  # (N,) tokens up to the end, of outputs that have ended
     ended: Tensor  # (N,)
     cache: Any = None  # of keys and values, which grows in place
@@ -266,7 +267,8 @@ class Written:
     def finished(self) -> list[tuple[int, Tensor]]:
         """Place and tokens of each output that has ended."""
         rows = self.ended.nonzero()[:, 0].tolist()
-        return [(int(self.places[row]), self.written[row, 1 : 1 + int(self.lengths[row])]) for row in rows]
+        texts = self.written[:, self.prepared.start.shape[1] :]
+        return [(int(self.places[row]), texts[row, : int(self.lengths[row])]) for row in rows]
 
     def without_finished(self) -> Written:
         """The state of the outputs that have not ended."""
@@ -282,7 +284,7 @@ def step(model: Any, ends: Tensor, state: Written) -> Written:
     output = model(decoder_input_ids=fed, past_key_values=state.cache, use_cache=True, **state.prepared.arguments())
     logits = _apply(state.prepared.processors, state.written, output.logits[:, -1].float())  # (N, V)
     best, tied = best_candidate(logits)
-    count = state.written.shape[1]  # tokens after this one, the start token not counted
+    count = state.written.shape[1] + 1 - state.prepared.start.shape[1]  # tokens after this one, but for the first given
     decided = state.decided[:, count - 1]
     free = decided < 0
     token = torch.where(free, best, decided)

@@ -57,7 +57,8 @@ def drafted_outputs(
     outputs: dict[Mask, Tensor] = {frozenset(): draft.ids}
     partial_outputs: list[PartialOutput] = []
     near_ties = 0
-    copies = _masks_at_a_time(model, batch, draft, stacked)
+    width = recording.inputs[recording.layers[0]].shape[1]  # by the encoder, in tokens or frames
+    copies = _masks_at_a_time(model, draft, width, stacked)
     for name, of_site in masks.items():
         replay = Replay(model, found, recording, found.site(name), fill=fill)
         for first in range(0, len(of_site), copies):
@@ -197,12 +198,11 @@ def _disagreements(draft: Draft, verdict: Verdict, masks: list[Mask], xi: Tensor
         )
 
 
-def _masks_at_a_time(model: Any, batch: Batch, draft: Draft, stacked: int) -> int:
+def _masks_at_a_time(model: Any, draft: Draft, read: int, stacked: int) -> int:
     """As many as neither exceed the budget of tokens nor that of memory for logits."""
     size, length = draft.ids.shape
     vocabulary = model.get_output_embeddings().weight.shape[0]
-    widest = max(length, *(tensor.shape[1] for tensor in batch.inputs.values()))
-    return max(1, min(stacked // (size * widest), MEMORY // (4 * size * length * vocabulary)))
+    return max(1, min(stacked // (size * max(length, read)), MEMORY // (4 * size * length * vocabulary)))
 
 
 def _with_row(ids: Tensor, place: int, tokens: Tensor, pad: int) -> Tensor:

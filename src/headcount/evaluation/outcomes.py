@@ -31,11 +31,11 @@ class Outcomes:
 
     def scores(self) -> np.ndarray:
         """The metric under every mask: (M,)"""
-        return np.asarray(self.metric.of_sums(self.values.sum(axis=1)))
+        return self.metric.of(self.values)
 
     def score(self, off: Iterable[Head] = ()) -> float:
         """The metric under one mask; without one, that of the whole model."""
-        return float(self.metric.of_sums(self.of(off).sum(axis=0)))
+        return float(self.metric.of(self.of(off)))
 
     def of(self, off: Iterable[Head] = ()) -> np.ndarray:
         """The statistics of every example under one mask: (N, S)"""

@@ -109,7 +109,7 @@ def train_gates(
         model=smaller,
         removed=tuple(removed),
         metric=metric,
-        before=float(metric.of_sums(base.sum(0))),
+        before=float(metric.of(base)),
         test_n=len(test),
         stages=tuple(path.stages),
         remarks=(*remarks, *(stage.remark for stage in path.stages if stage.remark)),
@@ -229,7 +229,7 @@ def _measure(
     went_back_to: int | None,
 ) -> GateStage:
     statistics = evaluate(smaller, test).of()
-    tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+    tested = paired_bootstrap(base, statistics[None], test.metric, resamples=2000)
     training, units, goal = path.training, path.units, path.goal
     gone = set(removed)
     left = [head for head in units.heads if head not in gone]
@@ -240,7 +240,7 @@ def _measure(
         left=len(left),
         of=len(units.heads),
         left_by_site={site.name: len(site.kept) for site in anatomy(smaller, units.masks).sites},
-        score=float(test.metric.of_sums(statistics.sum(0))),
+        score=float(test.metric.of(statistics)),
         change=float(tested.change[0]),
         low=float(tested.low[0]),
         high=float(tested.high[0]),

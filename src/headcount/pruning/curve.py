@@ -207,9 +207,9 @@ def make_point(
     metric: Metric, base: np.ndarray, statistics: np.ndarray, removed: Sequence[Head], pruned: float
 ) -> Point:
     """A point of a curve from the statistics (N, S) of the unpruned and of the pruned model."""
-    test = paired_bootstrap(base, statistics[None], metric.of_sums, resamples=1000)
-    low, high = interval(statistics, metric.of_sums)
-    score, whole = float(metric.of_sums(statistics.sum(0))), float(metric.of_sums(base.sum(0)))
+    test = paired_bootstrap(base, statistics[None], metric, resamples=1000)
+    low, high = interval(statistics, metric)
+    score, whole = float(metric.of(statistics)), float(metric.of(base))
     return Point(
         pruned=pruned,
         removed=tuple(removed),

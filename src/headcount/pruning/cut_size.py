@@ -59,7 +59,7 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
     """
     settings, metric = search.settings, select_task.metric
     assert settings.max_drop is not None
-    budget = Budget.of(metric, settings.max_drop, float(metric.of_sums(base.sum(0))))
+    budget = Budget.of(metric, settings.max_drop, float(metric.of(base)))
     found, points = list[Cut](), list[Point]()
     drops, errors = list[float](), list[float]()
 

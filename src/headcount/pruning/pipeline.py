@@ -118,13 +118,13 @@ def _test(whole: Any, smaller: Any, task: Task, settings: Pruning) -> dict[str, 
     """Before and after on the test data, and the verdict."""
     metric = task.metric
     base, after = evaluate(whole, task).of(), evaluate(smaller, task).of()
-    score = float(metric.of_sums(base.sum(0)))
+    score = float(metric.of(base))
     budget = Budget.of(metric, VERDICT_POINTS if settings.max_drop is None else settings.max_drop, score)
-    tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=2000)
-    verdict = noninferior(base, after, metric.of_sums, budget.allowed, higher_is_better=metric.higher_is_better)
+    tested = paired_bootstrap(base, after[None], metric, resamples=2000)
+    verdict = noninferior(base, after, metric, budget.allowed, higher_is_better=metric.higher_is_better)
     return {
         "before": score,
-        "after": float(metric.of_sums(after.sum(0))),
+        "after": float(metric.of(after)),
         "change": float(tested.change[0]),
         "low": float(tested.low[0]),
         "high": float(tested.high[0]),

@@ -221,7 +221,8 @@ def _token_sums(model: Any, task: Task, batch: Batch) -> Tensor:
 
 def _loss(model: Any, task: Task, batch: Batch) -> Tensor:
     with needs_task_head(model, "loss to take the gradient of"):
-        loss = task.losses(task.outputs(model, batch), batch).sum()
+        losses = getattr(task, "score_losses", task.losses)  # without labels, the loss itself has no gradient
+        loss = losses(task.outputs(model, batch), batch).sum()
     if not loss.requires_grad:
         raise HeadcountError(f"the loss of {type(model).__name__} is not differentiable with respect to its heads")
     return loss

@@ -168,12 +168,11 @@ def drops(outcomes: Outcomes) -> np.ndarray:
     metric, values = outcomes.metric, outcomes.values  # (M, N, S)
     sign = 1.0 if metric.higher_is_better else -1.0
     n = values.shape[1]
-    sums = values.sum(1, keepdims=True)  # (M, 1, S)
-    whole = np.asarray(metric.of_sums(sums))[:, 0]  # (M,)
+    whole = metric.of(values)  # (M,)
     drop = sign * (whole[0] - whole[1:])  # (H,)
     if n == 1:
         return drop[None]
-    without = np.asarray(metric.of_sums(sums - values))  # (M, N), each example left out in turn
+    without = metric.without_each(values)  # (M, N), each example left out in turn
     pseudo = n * drop[:, None] - (n - 1) * sign * (without[0] - without[1:])  # (H, N)
     return (pseudo - pseudo.mean(1, keepdims=True) + drop[:, None]).T
 

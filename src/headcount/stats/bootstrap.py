@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 MetricOfSums = Callable[[np.ndarray], np.ndarray]
+AnyMetric = Any  # a function of summed statistics, or an object with `of` and `of_counts`, as `tasks.Metric` has them
 MEMORY = 256 * 2**20  # bytes that a bootstrap uses at a time
 SEED = 12345  # sacrebleu's, so that the resamples are the same
 
@@ -36,7 +38,7 @@ class Test:
 def paired_bootstrap(
     base: np.ndarray,
     masked: np.ndarray,
-    metric: MetricOfSums,
+    metric: AnyMetric,
     *,
     resamples: int | None = None,
     alpha: float = 0.05,
@@ -62,7 +64,7 @@ def paired_bootstrap(
         raise ValueError(f"expected base (N, S) and masked (M, N, S), not {base.shape} and {masked.shape}")
     M = len(masked)
     R = resamples or resamples_needed(correction_for or M, alpha)
-    observed = metric(masked.sum(1)) - metric(base.sum(0))  # (M,)
+    observed = score(masked, metric) - score(base, metric)  # (M,)
     low, high, p, p_sacrebleu = np.zeros(M), np.zeros(M), np.ones(M), np.ones(M)
     # A mask that changes nothing needs no test.
     changed = np.flatnonzero((masked != base).any((1, 2)))
@@ -90,7 +92,7 @@ def resamples_needed(tests: int, alpha: float = 0.05) -> int:
 
 def interval(
     statistics: np.ndarray,
-    metric: MetricOfSums,
+    metric: AnyMetric,
     *,
     resamples: int = 1000,
     level: float = 0.95,
@@ -110,7 +112,7 @@ def interval(
     return float(low[0]), float(high[0])
 
 
-def resampled(statistics: np.ndarray, metric: MetricOfSums, resamples: int, seed: int) -> np.ndarray:
+def resampled(statistics: np.ndarray, metric: AnyMetric, resamples: int, seed: int) -> np.ndarray:
     """Scores (R, K) of K systems (K, N, S) on the same bootstrap resamples of the N examples.
 
     A resample is a row of counts, so all sums of all systems are one matrix product.
@@ -124,8 +126,17 @@ def resampled(statistics: np.ndarray, metric: MetricOfSums, resamples: int, seed
         drawn = rng.choice(N, size=(len(rows), N), replace=True)
         offsets = np.arange(len(rows))[:, None] * N
         counts = np.bincount((drawn + offsets).ravel(), minlength=len(rows) * N).reshape(len(rows), N)
-        scores[rows] = metric((counts.astype(float) @ columns).reshape(len(rows), K, S))
+        if getattr(metric, "of_rows", None) is not None:
+            scores[rows] = np.stack([metric.of_counts(system, counts) for system in statistics], axis=1)
+        else:
+            sums = (counts.astype(float) @ columns).reshape(len(rows), K, S)
+            scores[rows] = getattr(metric, "of_sums", metric)(sums)
     return scores
+
+
+def score(statistics: np.ndarray, metric: AnyMetric) -> np.ndarray:
+    """The metric of all examples: (..., N, S) to (...)"""
+    return metric.of(statistics) if hasattr(metric, "of") else metric(statistics.sum(-2))
 
 
 def percentiles(values: np.ndarray, level: float) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats as scipy_stats
 
-from headcount.stats.bootstrap import SEED, MetricOfSums, resampled
+from headcount.stats.bootstrap import SEED, AnyMetric, resampled, score
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class NonInferiority:
 def noninferior(
     base: np.ndarray,
     masked: np.ndarray,
-    metric: MetricOfSums,
+    metric: AnyMetric,
     margin: float,
     *,
     higher_is_better: bool = True,
@@ -56,7 +56,7 @@ def noninferior(
     sign = 1.0 if higher_is_better else -1.0
     scores = resampled(np.stack([base, masked]), metric, resamples, seed)  # (R, 2)
     changes = sign * (scores[:, 1] - scores[:, 0])  # (R,), negative is worse
-    change = float(sign * (metric(masked.sum(0)) - metric(base.sum(0))))
+    change = float(sign * (score(masked, metric) - score(base, metric)))
     bound = float(np.quantile(changes, 1 - level))
     return NonInferiority(
         shown=bound > -margin,

@@ -1,13 +1,19 @@
 """Tasks: data, a loss per example, and per-example statistics that every metric is a function of."""
 
+from headcount.tasks.answering import QuestionAnswering
+from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column, find_text
 from headcount.tasks.language import LanguageModeling
+from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.registry import load_task, refuse_unknown
 from headcount.tasks.rows import Rows
+from headcount.tasks.similarity import Embedding, Pooling, Regression
+from headcount.tasks.tagging import TokenClassification
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
 from headcount.tasks.text import length_limit, pad_token, texts_of
-from headcount.tasks.translation import EndAtLimit, Translation
+from headcount.tasks.translation import EndAtLimit, Summarization, Translation, generator
+from headcount.tasks.without_labels import unlabeled
 
 __all__ = [
     "BaseTask",
@@ -15,18 +21,30 @@ __all__ = [
     "Classification",
     "Column",
     "DraftingTask",
+    "Embedding",
     "EndAtLimit",
+    "ImageClassification",
     "LanguageModeling",
+    "LikeliestEnding",
     "Metric",
+    "MultipleChoice",
+    "Pooling",
+    "QuestionAnswering",
+    "Regression",
     "Rows",
+    "SpeechRecognition",
+    "Summarization",
     "Task",
+    "TokenClassification",
     "Translation",
     "digest",
     "find_text",
+    "generator",
     "length_limit",
     "load_task",
     "pad_token",
     "padded",
     "refuse_unknown",
     "texts_of",
+    "unlabeled",
 ]

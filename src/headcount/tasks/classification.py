@@ -34,6 +34,7 @@ class Classification(BaseTask):
     num_labels: how many classes the model has, if label2id does not say.
     metric: accuracy, f1 (of class 1), f1_macro, matthews or loss.
     max_length: longer texts are truncated to this many tokens, with a remark.
+    labels: False if the data has no labels.
     """
 
     kind = "classification"
@@ -51,22 +52,26 @@ class Classification(BaseTask):
         metric: str = "accuracy",
         max_length: int | None = None,
         split: str | None = None,
+        labels: bool = True,
     ) -> None:
         rows = Rows.of(data, split)
-        label, on_label = find_label(rows, label)
-        text, pair, on_text = find_text(rows, text, pair, label)
-        labels, self.guessed, on_classes = class_ids(rows, label, label2id, num_labels)
+        classes, self.guessed, on_classes = [0] * len(rows), dict[str, int](), list[str]()
+        if labels:
+            label, on_classes = find_label(rows, label)
+            classes, self.guessed, remarks = class_ids(rows, label, label2id, num_labels)
+            on_classes += remarks
+        text, pair, on_text = find_text(rows, text, pair, None if label is None else str(label))
         texts = [texts_of(rows, column) for column in (text, pair) if column is not None]
         features, on_length = tokenized(rows, tokenizer, texts, max_length)
         pad, on_padding = pad_token(tokenizer)
         super().__init__(
             features,
-            labels,
+            classes,
             metric=pick(CLASSIFICATION, metric),
             pad=pad,
             content=list(zip(*texts, strict=True)),
             places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *on_text, *on_label, *on_classes, *on_length, *on_padding],
+            remarks=[*rows.remarks, *on_text, *on_classes, *on_length, *on_padding],
             settings={
                 "data": rows.source,
                 "split": rows.split,
@@ -79,14 +84,14 @@ class Classification(BaseTask):
         self.tokenizer, self.tokenizer_pad = tokenizer, tokenizer.pad_token_id
 
     def outputs(self, model: Any, batch: Batch) -> Tensor:
-        with _padding(model, self.pad):
+        with padding_known(model, self.pad):
             return model(**batch.inputs).logits  # (B, C)
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return F.cross_entropy(outputs.float(), _labels(batch).to(outputs.device), reduction="none")
+        return F.cross_entropy(outputs.float(), class_labels(batch).to(outputs.device), reduction="none")
 
     def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
-        labels = _labels(batch).to(outputs.device)
+        labels = class_labels(batch).to(outputs.device)
         predicted = outputs.argmax(-1)  # (B,)
         right = predicted == labels
         columns = [torch.ones_like(labels), right, self.losses(outputs, batch)]
@@ -128,13 +133,14 @@ class Classification(BaseTask):
         return remarks
 
 
-def _labels(batch: Batch) -> Tensor:
+def class_labels(batch: Batch) -> Tensor:
+    """(B,) the examples' classes."""
     assert batch.labels is not None
     return batch.labels
 
 
 @contextmanager
-def _padding(model: Any, pad: int) -> Iterator[None]:
+def padding_known(model: Any, pad: int) -> Iterator[None]:
     """Tell the model the padding token: a decoder reads the class at the last token before the padding."""
     config = model.config.get_text_config()
     before = config.pad_token_id
@@ -164,7 +170,7 @@ def class_ids(
     if label2id and num_labels is None:
         num_labels = max(label2id.values()) + 1
     known = _lower(label2id)
-    placeholders = _are_placeholders(known)
+    placeholders = are_placeholders(known)
     values, remarks = _by_class_names(rows, column, values, {} if placeholders else known)
     guessed: dict[str, int] = {}
     if not all(value.lower() in known for value in set(values)):
@@ -200,16 +206,20 @@ def agrees(guessed: Mapping[str, int], label2id: Mapping[str, int]) -> bool:
     """
     known = _lower(label2id)
     same = all(known.get(name.lower()) == number for name, number in guessed.items())
-    return same or (_are_placeholders(known) and len(guessed) == len(known))
+    return same or (are_placeholders(known) and len(guessed) == len(known))
 
 
 def _lower(label2id: Mapping[str, int] | None) -> dict[str, int]:
     return {str(name).strip().lower(): int(number) for name, number in (label2id or {}).items()}
 
 
-def _are_placeholders(known: Mapping[str, int]) -> bool:
-    """Whether the names are transformers' LABEL_0, LABEL_1, …"""
-    return all(name == f"label_{number}" for name, number in known.items())
+def are_placeholders(label2id: Mapping[str, int] | None) -> bool:
+    """Whether the names, if there are any, are transformers' LABEL_0, LABEL_1, …
+
+    >>> are_placeholders({"LABEL_0": 0}), are_placeholders({"good": 0})
+    (True, False)
+    """
+    return all(name == f"label_{number}" for name, number in _lower(label2id).items())
 
 
 def _clean(rows: Rows, row: int, column: str) -> str:
@@ -238,6 +248,6 @@ def _is_whole(value: str) -> bool:
 
 
 def _list(label2id: Mapping[str, int] | None, num_labels: int | None = None) -> str:
-    if label2id and not _are_placeholders(_lower(label2id)):
+    if label2id and not are_placeholders(label2id):
         return ", ".join(f"{name} = {number}" for name, number in label2id.items())
     return f"0 to {num_labels - 1}" if num_labels else "whole numbers from 0"

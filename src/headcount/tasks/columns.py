@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headcount.errors import BadData
@@ -16,14 +18,31 @@ PAIRS = (
     ("question", "sentence"),
     ("text1", "text2"),
     ("#1 string", "#2 string"),
+    ("query", "document"),
+    ("query", "passage"),
+    ("anchor", "positive"),
 )
 TEXTS = ("text", "sentence", "review", "content", "document", "comment", "tweet", "title", "question")
 LABELS = ("label", "labels", "quality", "class", "target", "sentiment", "gold_label", "category")
 SOURCES = ("source", "src", "input", "article", "document")
 TARGETS = ("target", "tgt", "output", "reference", "summary", "highlights", "translation")
+SCORES = ("score", "similarity", "similarity_score", "label", "labels", "rating", "stars")
+WORDS = ("tokens", "words")
+TAGS = ("tags", "ner_tags", "labels", "label", "pos_tags", "chunk_tags")
+QUESTIONS, CONTEXTS, ANSWERS = ("question",), ("context", "passage", "paragraph"), ("answers", "answer", "text")
+CHOICES = ("choices", "endings", "options")
+CHOICE = r"(ending|choice|option|answer|sol)_?\d"  # a column for each choice
+STEMS = ("context", "query", "question", "premise", "prompt", "text", "sentence", "sent1", "startphrase", "ctx", "goal")
+RIGHT = ("label", "gold", "answerkey", "answer", "target", "correct")
+IMAGES = ("image", "img", "file", "file_name", "filename", "path")
+SOUNDS = ("audio", "sound", "file", "file_name", "filename", "path")
+TRANSCRIPTS = ("transcript", "transcription", "text", "sentence", "target")
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "ro", "ru", "tr", "zh", "ja")
 # Whatever a column may be called: a first line that has one of these names is a header.
-KNOWN = {*TEXTS, *LABELS, *SOURCES, *TARGETS, *LANGUAGES, *(name for pair in PAIRS for name in pair)}
+KNOWN = {
+    *TEXTS, *LABELS, *SOURCES, *TARGETS, *LANGUAGES, *(name for pair in PAIRS for name in pair), *SCORES, *WORDS, *TAGS,
+    *QUESTIONS, *CONTEXTS, *ANSWERS, *CHOICES, *STEMS, *RIGHT, *IMAGES, *SOUNDS, *TRANSCRIPTS,
+}  # fmt: skip
 
 Column = str | int | None  # by name, by number (counted from 0), or left to a guess
 
@@ -50,6 +69,45 @@ def find_text(rows: Rows, text: Column, pair: Column, label: str | None = None) 
             raise BadData(f"{rows.source}: no column of texts among {', '.join(rows.names)}", advice="pass {text}")
         guess = max(texts, key=lambda name: sum(len(value) for value in rows.table[name]))
     return guess, second_name, [] if len(rows.names) == 1 else [_remark("text", guess)]
+
+
+def find_column(
+    rows: Rows, given: Column, what: str, names: Sequence[str], fits: Callable[[Any], bool] = lambda value: True
+) -> tuple[str, list[str]]:
+    """The column given, else the first of these names whose values fit, else the first that fits; and a remark.
+
+    >>> from headcount.tasks.rows import Rows
+    >>> find_column(Rows({"a": ["x"], "b": [[1]]}), None, "label", ("tags",), lambda value: isinstance(value, list))
+    ('b', ["label: column 'b'"])
+
+    what: the argument that names the column.
+    """
+    if given is not None:
+        return rows.name(given), []
+    lower = {name.strip().lower(): name for name in rows.names}
+    named = [lower[name] for name in names if name in lower]
+    for name in [*named, *rows.names]:
+        if all(map(fits, rows.table[name])):
+            return name, [] if len(rows.names) == 1 else [_remark(what, name)]
+    listed = ", ".join(rows.names)
+    raise BadData(f"{rows.source}: no column for {what} among {listed}", advice=f"pass {{{what}}}")
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text."""
+    return isinstance(value, str)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, or a text that says one.
+
+    >>> is_number("3.5"), is_number("nan"), is_number(None)
+    (True, False, False)
+    """
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def find_label(rows: Rows, label: Column) -> tuple[str, list[str]]:
@@ -105,7 +163,7 @@ def _remark(what: str, *names: str) -> str:
 
 
 def _is_text(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+    return all(map(is_text, values))
 
 
 def _unlike_labels(values: list[Any]) -> tuple[bool, bool, int]:

@@ -1,4 +1,4 @@
-"""Read files of rows: csv, tsv, jsonl, parquet and plain text; errors name the file and the line."""
+"""Read files of rows: csv, tsv, json, parquet, plain text, CoNLL and SQuAD; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from headcount.errors import BadData, first_line
 from headcount.tasks.columns import KNOWN
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path, layout: str | None = None) -> dict[str, Any]:
     """The fields of `Rows` that a file determines: its table, the line of each row, and remarks.
+
+    layout: "tags" reads text as CoNLL, a word and its tag per line and a blank line between sentences, if it is that.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -27,8 +29,12 @@ def read_file(path: Path) -> dict[str, Any]:
     if suffix == ".parquet":
         return _read_parquet(path)
     text = _decode(path)
+    if suffix == ".json" and (content := _whole_json(text)) is not None:
+        return _read_squad(path.name, content) if isinstance(content, dict) else _read_objects(path.name, content)
     if suffix in (".json", ".jsonl", ".ndjson"):
         return _read_json(path.name, text)
+    if layout == "tags" and suffix != ".csv" and "" in [line.strip() for _, line in _lines(text)]:
+        return _read_tagged(path.name, _lines(text))
     if suffix == ".csv":
         return _read_table(path.name, _csv_rows(path.name, text))
     lines = _lines(text)
@@ -149,6 +155,72 @@ def _read_json(name: str, text: str) -> dict[str, Any]:
             raise BadData(f"{name}, line {line}: there is no {missing[0]!r}, which line {lines[0]} has")
     table = {column: [row[column] for row in rows] for column in names}
     return {"table": table, "unit": "line", "numbers": lines}
+
+
+def _whole_json(text: str) -> Any:
+    """A file that is one list, or one object with the rows in `data`; None if it is neither."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, list) or (isinstance(content, dict) and "data" in content) else None
+
+
+def _read_objects(name: str, content: list[Any]) -> dict[str, Any]:
+    names = list(content[0]) if content and isinstance(content[0], dict) else []
+    for i, row in enumerate(content):
+        missing = names if not isinstance(row, dict) else [column for column in names if column not in row]
+        if missing or not names:
+            what = f"there is no {missing[0]!r}" if names and isinstance(row, dict) else "expected a JSON object"
+            raise BadData(f"{name}, entry {i}: {what}")
+    return {"table": {column: [row[column] for row in content] for column in names}, "unit": "entry"}
+
+
+def _read_squad(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    """SQuAD's own JSON, 1.1 or 2.0: a row for each question."""
+    if isinstance(content["data"], list) and content["data"] and "paragraphs" not in content["data"][0]:
+        return _read_objects(name, content["data"])
+    table: dict[str, list[Any]] = {"question": [], "context": [], "answers": [], "answer_start": []}
+    ids: list[Any] = []
+    try:
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    answers = [] if question.get("is_impossible") else question["answers"]
+                    table["question"].append(question["question"])
+                    table["context"].append(paragraph["context"])
+                    table["answers"].append([str(answer["text"]) for answer in answers])
+                    table["answer_start"].append([int(answer["answer_start"]) for answer in answers])
+                    ids.append(question.get("id", len(ids)))
+    except (KeyError, TypeError, ValueError) as error:
+        where = f"question {ids[-1]}" if ids else "the start"
+        raise BadData(f"{name}, after {where}: not SQuAD's JSON: {first_line(error)} is missing or wrong") from error
+    if not ids:
+        raise BadData(f"{name} has no questions")
+    return {"table": table, "unit": "question", "numbers": ids}
+
+
+def _read_tagged(name: str, lines: list[tuple[int, str]]) -> dict[str, Any]:
+    """CoNLL: the first column is the word, the last its tag; the table also has the line of every word."""
+    sentences: list[list[tuple[int, str, str]]] = [[]]
+    width = 0
+    for number, line in lines:
+        cells = line.split("\t") if "\t" in line else line.split()
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if sentences[-1]:
+                sentences.append([])
+            continue
+        width = width or len(cells)
+        if len(cells) != width or width < 2:
+            raise BadData(f"{name}, line {number}: {len(cells)} columns; expected {max(width, 2)}, a word and its tag")
+        sentences[-1].append((number, cells[0], cells[-1].strip()))
+    filled = [sentence for sentence in sentences if sentence]
+    if not filled:
+        raise BadData(f"{name} has no sentences")
+    table = {
+        key: [[word[i] for word in one] for one in filled] for i, key in ((1, "tokens"), (2, "tags"), (0, "lines"))
+    }
+    return {"table": table, "unit": "line", "numbers": [one[0][0] for one in filled]}
 
 
 def _read_parquet(path: Path) -> dict[str, Any]:

@@ -1,13 +1,20 @@
-"""Every metric as a function of summed statistics.
+"""Every metric as a function of statistics: of their sums, or, where that is not enough, of all of their rows.
 
 A metric takes sums (..., S) of any leading dimensions and returns (...). The sums, by task:
-- classification: [examples, right, loss] and, for metrics that need them, three numbers per class:
-  [true_0 .. true_C-1, predicted_0 .. predicted_C-1, both_0 .. both_C-1];
-- tokens: [tokens, right, negative log likelihood]; exact match: [examples, right];
-- BLEU and chrF: in sacrebleu's own order.
+- classification and choices: [examples, right, loss] and, for metrics that need them, three numbers per class:
+  [true_0 .. true_C-1, predicted_0 .. predicted_C-1, both_0 .. both_C-1], or whether the label is among the best five;
+- tokens and tags: [tokens, right, negative log likelihood], for entities [.., .., .., true, predicted, both];
+- answers: [questions, exact matches, F1, loss]; exact match of texts: [examples, right];
+- regression: [examples, x, y, x², y², xy, squared error], and cosines of pairs likewise;
+- BLEU and chrF: in sacrebleu's own order; ROUGE: [examples, ROUGE-1, ROUGE-2, ROUGE-L];
+- error rates of speech: [words or characters of the reference, errors].
+A metric of rows takes rows (N, S) and counts (R, N), how often each row counts, and returns (R,).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -112,12 +119,102 @@ def chrf(sums: np.ndarray) -> np.ndarray:
     return 100 * _ratio(5 * precision * recall, 4 * precision + recall)
 
 
+def entity_f1(sums: np.ndarray) -> np.ndarray:
+    """F1 of whole entities, as seqeval computes it: [.., .., .., true, predicted, both].
+
+    >>> float(entity_f1(np.array([9.0, 9, 9, 2, 3, 2])))
+    0.8
+    """
+    return _ratio(2 * sums[..., 5], sums[..., 3] + sums[..., 4])
+
+
+def pearson(sums: np.ndarray) -> np.ndarray:
+    """Pearson correlation from [n, x, y, x², y², xy]; 0 if one side is constant.
+
+    >>> float(pearson(np.array([3.0, 6, 12, 14, 56, 28])).round(12))  # of 1, 2, 3 and 2, 4, 6
+    1.0
+    """
+    n, x, y, xx, yy, xy = np.moveaxis(sums[..., :6], -1, 0)
+    spread = (n * xx - x * x) * (n * yy - y * y)
+    return _ratio(n * xy - x * y, np.sqrt(np.maximum(spread, 0.0)))
+
+
+def spearman(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Spearman's rank correlation of the first two columns, ties with their mean rank: (N, 2), (R, N) to (R,)
+
+    >>> spearman(np.array([[1.0, 5], [2, 6], [3, 9], [4, 9]]), np.array([[1, 1, 1, 1], [2, 1, 1, 0]])).round(4).tolist()
+    [0.9487, 1.0]
+    """
+    x, y = (_ranks(rows[:, column], counts) for column in (0, 1))
+    n = counts.sum(1, keepdims=True)
+    x, y = (ranks - (counts * ranks).sum(1, keepdims=True) / n for ranks in (x, y))
+    covariance = (counts * x * y).sum(1)
+    return _ratio(covariance, np.sqrt((counts * x * x).sum(1) * (counts * y * y).sum(1)))
+
+
+def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The rank of each value among values that occur this often: (N,), (R, N) to (R, N)"""
+    _, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+    number = np.add.reduceat(counts[:, order].astype(float), starts, axis=1)  # (R, distinct values)
+    before = np.cumsum(number, axis=1) - number
+    return (before + (number + 1) / 2)[:, place]
+
+
+def recall_at(k: int, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The share of queries whose own document is among the k nearest of all documents: (N, 2 * d), (R, N) to (R,)
+
+    The documents stay the same however often a query counts. Copies of a query's document do not compete with it.
+
+    >>> rows = np.array([[1.0, 0, 1, 0], [0, 1, 1, 0.1]])  # two queries, both nearest to the first's document
+    >>> recall_at(1, rows, np.array([[1, 1], [0, 2]])).tolist()
+    [1.0, 1.0]
+
+    rows: the unit vectors of a query and of its document.
+    """
+    queries, documents = np.split(rows, 2, axis=1)
+    found = np.empty(len(rows))
+    for first in range(0, len(rows), 1024):
+        scores = queries[first : first + 1024] @ documents.T  # (queries, N)
+        own = np.einsum("nd,nd->n", queries[first : first + 1024], documents[first : first + 1024])
+        found[first : first + 1024] = (scores > own[:, None] + 1e-6).sum(1) < k
+    return counts @ found / counts.sum(1)
+
+
+def _mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The mean of one statistic over the examples, of which there are as many as the first statistic says."""
+    return lambda sums: _ratio(sums[..., column], sums[..., 0])
+
+
 CLASSIFICATION = {
     "accuracy": Metric("accuracy", accuracy, points=0.01),
     "f1": Metric("f1", f1, points=0.01),
     "f1_macro": Metric("f1_macro", f1_macro, points=0.01),
     "matthews": Metric("matthews", matthews, points=0.01),
     "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
+}
+CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss")}
+IMAGES = {
+    **CHOICE,
+    "top5": Metric("top5", _mean(3), points=0.01),
+    **{name: CLASSIFICATION[name] for name in ("f1", "f1_macro", "matthews")},
+}
+TAGS = {"f1": Metric("f1", entity_f1, points=0.01), **CHOICE}
+ANSWERS = {
+    "f1": Metric("f1", _mean(2), points=0.01),
+    "exact_match": Metric("exact_match", accuracy, points=0.01),
+    "loss": Metric("loss", _mean(3), higher_is_better=False, points=0.01, relative=True),
+}
+REGRESSION = {
+    "pearson": Metric("pearson", pearson, points=0.01),
+    "spearman": Metric("spearman", points=0.01, of_rows=spearman),
+    "mse": Metric("mse", _mean(6), higher_is_better=False, points=0.01, relative=True),
+}
+EMBEDDING = {
+    "spearman": REGRESSION["spearman"],
+    "pearson": REGRESSION["pearson"],
+    **{f"recall@{k}": Metric(f"recall@{k}", points=0.01, of_rows=partial(recall_at, k)) for k in (1, 5, 10)},
 }
 LANGUAGE = {
     "perplexity": Metric("perplexity", perplexity, higher_is_better=False, points=0.01, relative=True),
@@ -127,9 +224,22 @@ LANGUAGE = {
 TRANSLATION = {
     "bleu": Metric("bleu", bleu),
     "chrf": Metric("chrf", chrf),
+    "rouge1": Metric("rouge1", _mean(1), points=0.01),
+    "rouge2": Metric("rouge2", _mean(2), points=0.01),
+    "rougeL": Metric("rougeL", _mean(3), points=0.01),
     "exact_match": Metric("exact_match", accuracy, points=0.01),
     "perplexity": LANGUAGE["perplexity"],
     "loss": LANGUAGE["loss"],
+}
+SPEECH = {
+    "wer": Metric("wer", _mean(1), higher_is_better=False, points=0.01),
+    "cer": Metric("cer", _mean(1), higher_is_better=False, points=0.01),
+    **{name: TRANSLATION[name] for name in ("exact_match", "perplexity", "loss")},
+}
+UNLABELED = {
+    "agreement": Metric("agreement", accuracy, points=0.01),
+    "cosine": Metric("cosine", accuracy, points=0.01),
+    "divergence": Metric("divergence", loss, higher_is_better=False, points=0.01),
 }
 
 

@@ -5,22 +5,43 @@ To add a task, write its file and add an entry to `KINDS`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from transformers.models.auto import modeling_auto
 
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.structure import is_any_of, position_limit
+from headcount.tasks.answering import QuestionAnswering
+from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification
-from headcount.tasks.columns import Column
+from headcount.tasks.columns import CHOICE, CHOICES, Column
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
-from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION, pick
+from headcount.tasks.metrics import (
+    ANSWERS,
+    CLASSIFICATION,
+    EMBEDDING,
+    IMAGES,
+    LANGUAGE,
+    REGRESSION,
+    SPEECH,
+    TAGS,
+    TRANSLATION,
+    UNLABELED,
+    pick,
+)
+from headcount.tasks.metrics import CHOICE as CHOICE_METRICS
+from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.rows import Rows, aligned
+from headcount.tasks.similarity import Embedding, Pooling, Regression
+from headcount.tasks.tagging import TokenClassification
 from headcount.tasks.task import Metric, Task
 from headcount.tasks.text import length_limit
-from headcount.tasks.translation import Translation
+from headcount.tasks.translation import Summarization, Translation
+from headcount.tasks.without_labels import unlabeled
 
 
 def load_task(
@@ -36,6 +57,7 @@ def load_task(
     beams: int = 1,
     max_length: int | None = None,
     target_data: Any = None,
+    labels: str = "data",
     **options: Any,
 ) -> Task:
     """The task of that kind on this data, fitted to the model and checked against it if one is given.
@@ -45,20 +67,37 @@ def load_task(
     >>> load_task("classification", rows, word_tokenizer("fine dull"), metric="matthews").metric.name
     'matthews'
 
-    kind: "classification", "translation" or "language"; None guesses from the model's class.
+    kind: the name of a kind in `KINDS` ("classification", "tagging", "translation", …) or one of its aliases; None
+        guesses from the model's class and, where that serves several, from the data's columns.
+    tokenizer: or the processor of a model of images or sounds.
     data, target_data: a file, a datasets.Dataset, a list of dicts, a directory, or a hub id ("id:configuration").
     limit, seed: at most this many examples, a random sample by the seed; with seed=None the first ones.
+    labels: "none" compares with the model's own predictions instead (`unlabeled`), so that the data needs no labels.
     options: the task's columns by name or number, guessed if left out (text, pair and label of a classification, source
         and target of a translation, text of a language model); and what else the task's class takes.
     """
-    chosen = find_kind(kind, model)
+    if labels not in ("data", "none"):
+        raise HeadcountError(unknown("labels", labels, ("data", "none")))
+    alone = labels == "none"
+    if alone and model is None:
+        raise HeadcountError("without labels, a model is the reference", advice="pass {model}")
+    layout = None if kind is None and model is None else find_kind(kind, model).layout
+    rows = Rows.of(data, split, layout)
+    chosen = find_kind(kind, model, rows.names)
+    if kind is None and chosen is not find_kind(None, model):
+        rows.remarks.append(f"task: {chosen.name}, as the columns of {rows.source} say")
     named = {name: options.pop(name) for name in COLUMNS & options.keys()}
     columns = {name: column for name, column in named.items() if column is not None}
     _refuse_unused(chosen, columns if target_data is None else {**columns, "target_data": target_data})
-    rows = Rows.of(data, split)
+    if metric is not None and not (alone and metric in UNLABELED):
+        options["metric"] = metric
+    if alone and chosen.labelled:
+        options["labels"] = False
     if target_data is not None:
         rows = aligned(rows, Rows.of(target_data, split), columns.pop("source", None), columns.pop("target", None))
-    limits = [length_limit(tokenizer, max_length), None if model is None else position_limit(model)]
+    limits = [max_length]
+    if hasattr(tokenizer, "model_max_length"):  # images and sounds have their own size
+        limits = [length_limit(tokenizer, max_length), None if model is None else position_limit(model)]
     task = chosen.build(
         Request(
             rows.take(limit, seed),
@@ -68,12 +107,12 @@ def load_task(
             beams=beams,
             seed=seed or 0,
             columns=columns,
-            options=options if metric is None else {"metric": metric, **options},
+            options=options,
         )
     )
     if model is not None:
         task.check(model)
-    return task
+    return unlabeled(task, model, metric) if alone else task
 
 
 @dataclass(frozen=True)
@@ -101,7 +140,9 @@ class TaskKind:
     build: makes the task. columns: the arguments of `load_task` that name its data; any other column is refused.
     metrics: by name, so that another name is refused before anything is loaded; without them, the task refuses it.
     models: names of the model classes in transformers that are made for it, from which the kind is guessed.
-    aliases: other names for the kind.
+    aliases: other names for the kind. layout: as of `Rows.of`.
+    labelled: whether the task's class takes `labels`. suits: of these models, those whose configuration fits.
+    told_by: whether data with these columns is of this kind rather than of the one that the model's class suggests.
     """
 
     name: str
@@ -110,18 +151,42 @@ class TaskKind:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     models: Collection[str] = ()
     aliases: tuple[str, ...] = ()
+    layout: str | None = None
+    labelled: bool = True
+    suits: Callable[[Any], bool] = lambda config: True
+    told_by: Callable[[Collection[str]], bool] = lambda names: False
 
 
-def _classification(asked: Request) -> Task:
-    config = getattr(asked.model, "config", None)
-    classes = {name: getattr(config, name, None) for name in ("label2id", "num_labels")}
-    given = {**asked.columns, **classes, **asked.options}
-    return Classification(asked.rows, asked.tokenizer, max_length=asked.max_length, **given)
+def _of(task: Callable[..., Task], *also: str) -> Callable[[Request], Task]:
+    """Build a task with the columns and options asked for, and what else its class takes of the request."""
+
+    def build(asked: Request) -> Task:
+        given = {name: getattr(asked, name) for name in also}
+        return task(asked.rows, asked.tokenizer, **given, **asked.columns, **asked.options)
+
+    return build
 
 
-def _translation(asked: Request) -> Task:
-    given: dict[str, Any] = {**asked.columns, **asked.options}
-    return Translation(asked.rows, asked.tokenizer, beams=asked.beams, max_length=asked.max_length, **given)
+def _named_classes(task: Callable[..., Task], *also: str) -> Callable[[Request], Task]:
+    """The same for a task whose classes the model names."""
+
+    def build(asked: Request) -> Task:
+        config = getattr(asked.model, "config", None)
+        classes = {name: getattr(config, name, None) for name in ("label2id", "num_labels")}
+        return _of(partial(task, **classes), *also)(asked)
+
+    return build
+
+
+def _answering(asked: Request) -> Task:
+    usual = 384 if asked.max_length is None else min(384, asked.max_length)
+    return _of(partial(QuestionAnswering, max_length=usual))(asked)
+
+
+def _embedding(asked: Request) -> Task:
+    how, remarks = (Pooling(), []) if asked.model is None else Pooling.of(asked.model)
+    asked.rows.remarks.extend(remarks)
+    return _of(partial(Embedding, how=how), "max_length")(asked)
 
 
 def _language(asked: Request, masked: bool | None = None) -> Task:
@@ -131,25 +196,109 @@ def _language(asked: Request, masked: bool | None = None) -> Task:
     return LanguageModeling(asked.rows, asked.tokenizer, **given)
 
 
+def _speech(asked: Request) -> Task:
+    settings = getattr(asked.model, "generation_config", None)
+    if getattr(settings, "is_multilingual", False) and "language" not in asked.options:
+        asked.rows.remarks.append("language: English, of the many that the model knows")
+        asked.options["language"] = "en"
+    return _of(SpeechRecognition, "beams")(asked)
+
+
+def _has_choices(names: Collection[str]) -> bool:
+    return any(name.strip().lower() in CHOICES or re.fullmatch(CHOICE, name.strip().lower()) for name in names)
+
+
+def _is_summary(names: Collection[str]) -> bool:
+    return bool({"summary", "highlights", "article"} & {name.strip().lower() for name in names})
+
+
+SEQ2SEQ = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
 # In the order in which a model's class is looked up: BART's serves both translation and masked language modelling.
 KINDS = (
     TaskKind(
+        "regression",
+        _of(Regression, "max_length"),
+        columns=("text", "pair", "label"),
+        metrics=REGRESSION,
+        models=modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
+        suits=lambda config: config.num_labels == 1,
+    ),
+    TaskKind(
         "classification",
-        _classification,
+        _named_classes(Classification, "max_length"),
         columns=("text", "pair", "label"),
         metrics=CLASSIFICATION,
         models=modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
         aliases=("text-classification", "sequence-classification"),
     ),
     TaskKind(
+        "tagging",
+        _named_classes(TokenClassification, "max_length"),
+        columns=("text", "label"),
+        metrics=TAGS,
+        models=modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values(),
+        aliases=("token-classification", "ner"),
+        layout="tags",
+    ),
+    TaskKind(
+        "answering",
+        _answering,
+        columns=("text", "pair", "label"),
+        metrics=ANSWERS,
+        models=modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values(),
+        aliases=("question-answering", "qa", "squad"),
+    ),
+    TaskKind(
+        "choice",
+        _of(MultipleChoice, "max_length"),
+        columns=("text", "pair", "choices", "label"),
+        metrics=CHOICE_METRICS,
+        models=modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES.values(),
+        aliases=("multiple-choice",),
+    ),
+    TaskKind(
+        "images",
+        _named_classes(ImageClassification),
+        columns=("source", "label"),
+        metrics=IMAGES,
+        models=modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values(),
+        aliases=("image-classification",),
+        layout="images",
+    ),
+    TaskKind(
+        "speech",
+        _speech,
+        columns=("source", "target"),
+        metrics=SPEECH,
+        models=modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values(),
+        aliases=("speech-recognition", "automatic-speech-recognition", "asr"),
+        layout="sounds",
+    ),
+    TaskKind(
         "translation",
-        _translation,
+        _of(Translation, "beams", "max_length"),
         columns=("source", "target", "target_data"),
         metrics=TRANSLATION,
-        models=modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values(),
-        aliases=("summarization", "seq2seq", "text2text"),
+        models=SEQ2SEQ,
+        aliases=("seq2seq", "text2text"),
     ),
-    TaskKind("language", _language, columns=("text",), metrics=LANGUAGE, aliases=("language-modeling", "lm")),
+    TaskKind(
+        "summarization",
+        _of(Summarization, "beams", "max_length"),
+        columns=("source", "target", "target_data"),
+        metrics=TRANSLATION,
+        models=SEQ2SEQ,
+        aliases=("summaries",),
+        told_by=_is_summary,
+    ),
+    TaskKind(
+        "language",
+        _language,
+        columns=("text",),
+        metrics=LANGUAGE,
+        aliases=("language-modeling", "lm"),
+        labelled=False,
+    ),
     TaskKind(
         "masked",
         lambda asked: _language(asked, masked=True),
@@ -157,6 +306,7 @@ KINDS = (
         metrics=LANGUAGE,
         models=LANGUAGE_MODELS["masked"],
         aliases=("masked-lm", "fill-mask"),
+        labelled=False,
     ),
     TaskKind(
         "causal",
@@ -165,20 +315,41 @@ KINDS = (
         metrics=LANGUAGE,
         models=LANGUAGE_MODELS["causal"],
         aliases=("causal-lm", "text-generation"),
+        labelled=False,
+    ),
+    TaskKind(
+        "endings",
+        _of(LikeliestEnding, "max_length"),
+        columns=("text", "pair", "choices", "label"),
+        metrics=CHOICE_METRICS,
+        models=LANGUAGE_MODELS["causal"],
+        aliases=("likeliest-ending", "zero-shot"),
+        told_by=_has_choices,
+    ),
+    TaskKind(
+        "embedding",
+        _embedding,
+        columns=("text", "pair", "label"),
+        metrics=EMBEDDING,
+        models={
+            *modeling_auto.MODEL_MAPPING_NAMES.values(),
+            *modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.values(),
+        },
+        aliases=("embeddings", "sentence-similarity", "feature-extraction"),
     ),
 )
 COLUMNS = {column for kind in KINDS for column in kind.columns}
 
 
-def find_kind(name: str | None, model: Any = None) -> TaskKind:
-    """The kind of that name or alias; for None, the one that the model's class is made for.
+def find_kind(name: str | None, model: Any = None, columns: Collection[str] = ()) -> TaskKind:
+    """The kind of that name or alias; for None, the one that the model's class, and then the data's columns, suggest.
 
     >>> find_kind("text_classification").name
     'classification'
     """
     known = {alias: kind for kind in KINDS for alias in (kind.name, *kind.aliases)}
     if name is None:
-        name = None if model is None else guess_kind(model)
+        name = None if model is None else guess_kind(model, columns)
         if name is None:
             why = "there is no model to guess it from" if model is None else f"{type(model).__name__} serves several"
             names = ", ".join(kind.name for kind in KINDS)
@@ -189,26 +360,34 @@ def find_kind(name: str | None, model: Any = None) -> TaskKind:
     return known[written]
 
 
-def refuse_unknown(kind: str | None, metric: str | None) -> None:
+def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data") -> None:
     """Refuse a kind of task, or a metric of it, that does not exist; without a kind, a metric that no kind has.
 
     >>> refuse_unknown("classification", "bleu")
     Traceback (most recent call last):
     headcount.errors.BadData: unknown metric 'bleu'. Available: accuracy, f1, f1_macro, loss, matthews
+
+    labels: with "none", the metrics of `unlabeled` are there as well.
     """
     kinds = KINDS if kind is None else [find_kind(kind)]
     if metric is not None and all(one.metrics for one in kinds):
-        pick({name: known for one in kinds for name, known in one.metrics.items()}, metric)
+        known = {name: found for one in kinds for name, found in one.metrics.items()}
+        pick(known if labels == "data" else {**known, **UNLABELED}, metric)
 
 
-def guess_kind(model: Any) -> str | None:
+def guess_kind(model: Any, columns: Collection[str] = ()) -> str | None:
     """The kind of task that a model's class is made for; None if it is not made for one.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> guess_kind(GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8)))
-    'causal'
+    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8))
+    >>> guess_kind(model), guess_kind(model, ["context", "endings"])
+    ('causal', 'endings')
+
+    columns: of the data, where several kinds are possible.
     """
-    return next((kind.name for kind in KINDS if is_any_of(model, kind.models)), None)
+    possible = [kind for kind in KINDS if is_any_of(model, kind.models) and kind.suits(model.config)]
+    told = [kind for kind in possible if kind.told_by(columns)]
+    return next((kind.name for kind in (*told, *possible)), None)
 
 
 def _refuse_unused(kind: TaskKind, given: Mapping[str, Any]) -> None:

@@ -19,6 +19,11 @@ from headcount.tasks.columns import Column
 from headcount.tasks.data_files import read_file
 
 SPLITS = ("validation", "dev", "val", "test", "train")  # the first of these is evaluated on, unless `split` names one
+SUFFIXES = {  # of the files in folders of images and sounds
+    "images": (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    "sounds": (".wav", ".flac", ".ogg", ".mp3"),
+}
+LISTS = ("metadata.csv", "metadata.jsonl", "transcripts.tsv", "labels.csv", "labels.tsv")  # what a folder's files are
 CARDS = ("README.md", ".huggingface.yaml")  # files of a data set that say which of its files are data
 
 
@@ -35,6 +40,7 @@ class Rows:
         which counts from 0.
     classes: the names of the classes, for columns of class numbers that have them (a datasets.ClassLabel).
     remarks: what the user should know, for example that columns are numbered because the file has no header.
+    folder: where files that the table names are found, if their paths are not absolute.
     """
 
     table: dict[str, list[Any]]
@@ -44,14 +50,18 @@ class Rows:
     numbers: Sequence[int] | None = None
     classes: dict[str, list[str]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    folder: Path = Path()
 
     @classmethod
-    def of(cls, data: Any, split: str | None = None) -> Rows:
-        """Read whatever the user passed as data; of several splits, the one named."""
+    def of(cls, data: Any, split: str | None = None, layout: str | None = None) -> Rows:
+        """Read whatever the user passed as data; of several splits, the one named.
+
+        layout: what the task expects in files: "tags" (CoNLL), "images" or "sounds" (folders of them).
+        """
         if isinstance(data, Rows):
             rows = data
         elif isinstance(data, (str, Path)):
-            rows = _from_name(str(data), split)
+            rows = _from_name(str(data), split, layout)
         elif hasattr(data, "column_names"):  # datasets, without importing it
             rows = _from_datasets(data, "data", split)
         elif isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
@@ -129,13 +139,17 @@ def aligned(first: Rows, second: Rows, source: Column = None, target: Column = N
     return replace(first, table=table, source=f"{first.source}+{second.source}", remarks=remarks)
 
 
-def _from_name(name: str, split: str | None) -> Rows:
+def _from_name(name: str, split: str | None, layout: str | None) -> Rows:
     path = Path(name).expanduser()
+    if layout in SUFFIXES and path.is_dir() and split is None:
+        found = _from_folder(path, layout)
+        if found is not None:
+            return found
     if path.is_file():
         if split is not None:
             raise BadData(f"{path.name} is a single file, without splits such as {split!r}", advice="leave out {split}")
-        content = read_file(path)
-        return Rows(source=path.name, **{**content, "table": _flat(content["table"])})
+        content = read_file(path, layout)
+        return Rows(source=path.name, folder=path.parent, **{**content, "table": _flat(content["table"])})
     if path.is_dir():
         loose = sorted(file.name for file in path.iterdir() if file.suffix in (".tsv", ".csv", ".txt"))
         if loose:  # the datasets library would read the first row of a file without a header as one
@@ -145,6 +159,35 @@ def _from_name(name: str, split: str | None) -> Rows:
     if _looks_like_a_file(name):
         raise BadData(f"there is no file {name}")
     return _from_datasets(_load(name, split), name, split)
+
+
+def _from_folder(folder: Path, layout: str) -> Rows | None:
+    """A folder with a list of its files, or with a subfolder for each class; None if it is neither."""
+    for name in LISTS:
+        if (folder / name).is_file():
+            return _from_name(str(folder / name), None, None)
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES[layout])
+    depths = {len(file.relative_to(folder).parts) for file in files}
+    if depths == {1}:
+        return Rows({"file": [file.name for file in files]}, folder.name, folder=folder)
+    if depths != {2}:
+        return None
+    table = {"file": [str(file.relative_to(folder)) for file in files], "label": [file.parent.name for file in files]}
+    return Rows(table, folder.name, folder=folder)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredFile:
+    """An image or a sound in a data set, read when it is needed."""
+
+    data: Any
+    column: str
+    row: int
+
+    def read(self) -> tuple[bytes | None, str | None]:
+        """Its content, or else the path of its file."""
+        stored = self.data[self.row][self.column]
+        return stored["bytes"], stored["path"]
 
 
 def _looks_like_a_file(name: str) -> bool:
@@ -184,12 +227,18 @@ def _from_datasets(data: Any, source: str, split: str | None) -> Rows:
             remarks.append(f"split {chosen!r} of {source} (it has {', '.join(data)})")
         data, split = data[chosen], chosen
     classes = {n: f.names for n, f in data.features.items() if isinstance(f, datasets.ClassLabel)}
-    # Images and sound are left out, since listing them would decode them.
-    plain = (datasets.Value, datasets.ClassLabel, datasets.Translation, dict)
+    lists = tuple(getattr(datasets, n) for n in ("List", "LargeList", "Sequence") if hasattr(datasets, n))
+    inside = {n: f.feature for n, f in data.features.items() if isinstance(f, lists)}
+    classes |= {n: f.names for n, f in inside.items() if isinstance(f, datasets.ClassLabel)}
+    plain = (datasets.Value, datasets.ClassLabel, datasets.Translation, dict, *lists)
     names = [n for n, feature in data.features.items() if isinstance(feature, plain)]
     try:
         data = data.with_format(None)  # all columns, as plain values
         table = {name: list(data[name]) for name in names}
+        for media in (datasets.Image, datasets.Audio):  # read when they are needed, and not decoded here
+            for name in [n for n, feature in data.features.items() if isinstance(feature, media)]:
+                stored = data.select_columns([name]).cast_column(name, media(decode=False))
+                table[name] = [StoredFile(stored, name, i) for i in range(len(data))]
     except Exception as error:  # damaged files make the library raise errors of many kinds
         raise BadData(f"{source}: its rows cannot be read: {first_line(error)}") from error
     return Rows(_flat(table), source, split or str(data.split or "") or None, classes=classes, remarks=remarks)

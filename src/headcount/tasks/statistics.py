@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor
 
+from headcount.errors import HeadcountError
 from headcount.tasks.task import Metric
 
+TASKS_EXTRA = "pip install 'headcount[tasks]'"
 REMEMBERED = 100_000  # outputs in the cache of `TextScorer`
 
 
@@ -54,15 +56,22 @@ class TextScorer:
     >>> TextScorer("bleu").count(["a small dog"], ["a dog"])
     [[3, 2, 2, 0, 0, 0, 3, 2, 1, 0]]
 
-    metric: "bleu", "chrf" or "exact_match". tokenize: sacrebleu's tokenizer for BLEU.
+    metric: "bleu", "chrf", "rouge1", "rouge2", "rougeL", "wer", "cer" or "exact_match". tokenize: sacrebleu's tokenizer
+        for BLEU. normalize: applied to both texts first.
     """
 
-    def __init__(self, metric: str, tokenize: str = "13a") -> None:
+    def __init__(self, metric: str, tokenize: str = "13a", normalize: Callable[[str], str] = lambda text: text) -> None:
+        self.normalize = normalize
         self.counter: BLEU | CHRF | None = None
+        self.score: Callable[[str, str], list[float]] = _exact
         if metric == "bleu":
             self.counter = BLEU(tokenize=tokenize, force=True)  # without warnings about tokenized texts
         elif metric == "chrf":
             self.counter = CHRF()
+        elif metric.startswith("rouge"):
+            self.score = _rouge()
+        elif metric in ("wer", "cer"):
+            self.score = _error_rate(metric)
         self.remembered: dict[tuple[str, tuple[int, ...]], list[float]] = {}
 
     def signed(self, metric: Metric) -> Metric:
@@ -74,8 +83,9 @@ class TextScorer:
 
     def count(self, texts: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Per text, the statistics whose sums give the metric."""
+        texts, targets = list(map(self.normalize, texts)), list(map(self.normalize, targets))
         if self.counter is None:
-            return [[1, int(a.strip() == b.strip())] for a, b in zip(texts, targets, strict=True)]
+            return [self.score(text, target) for text, target in zip(texts, targets, strict=True)]
         return self.counter._extract_corpus_statistics(texts, [targets])
 
     def statistics(self, tokenizer: Any, ids: Tensor, targets: Sequence[str], pad: int) -> Tensor:
@@ -89,6 +99,42 @@ class TextScorer:
             counts = self.count(texts, [target for target, _ in new])
             self.remembered.update(zip(new, counts, strict=True))
         return torch.tensor([self.remembered[key] for key in keys], dtype=torch.float64)
+
+
+def _exact(text: str, target: str) -> list[float]:
+    return [1, int(text.strip() == target.strip())]
+
+
+def _rouge() -> Callable[[str, str], list[float]]:
+    """[1, ROUGE-1, ROUGE-2, ROUGE-L], F-measures with stems, as rouge-score computes them."""
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise HeadcountError(f"ROUGE requires the package rouge-score: {TASKS_EXTRA}") from error
+    kinds = ("rouge1", "rouge2", "rougeL")
+    scorer = RougeScorer(kinds, use_stemmer=True)
+
+    def score(text: str, target: str) -> list[float]:
+        found = scorer.score(target, text)
+        return [1, *(found[kind].fmeasure for kind in kinds)]
+
+    return score
+
+
+def _error_rate(metric: str) -> Callable[[str, str], list[float]]:
+    """[words or characters of the reference, errors], as jiwer counts them."""
+    try:
+        import jiwer
+    except ImportError as error:
+        raise HeadcountError(f"error rates of speech require the package jiwer: {TASKS_EXTRA}") from error
+    process: Any = jiwer.process_words if metric == "wer" else jiwer.process_characters
+
+    def score(text: str, target: str) -> list[float]:
+        found = process(target, text)
+        missed = found.substitutions + found.deletions
+        return [found.hits + missed, missed + found.insertions]
+
+    return score
 
 
 def _unpadded(row: list[int], pad: int) -> tuple[int, ...]:

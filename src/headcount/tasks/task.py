@@ -1,7 +1,8 @@
 """What a task is (`Task`), and most of one (`BaseTask`): batches, a loss and a few statistics per example.
 
-Every metric is a function of the *sum* of the statistics. So a sweep over masks runs once, and every interval, paired
-test and correlation afterwards is arithmetic on its numbers. A new task also gets an entry in registry.py.
+Every metric is a function of the statistics: of their sum (accuracy, BLEU), or of all of their rows (Spearman's rho,
+recall). So a sweep over masks runs once, and every interval, paired test and correlation afterwards is arithmetic on
+its numbers. A new task also gets an entry in registry.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -31,7 +32,8 @@ class Batch:
     >>> len(batch), batch.repeat(2).inputs["input_ids"].tolist(), batch.repeat(2).indices
     (2, [[5, 6], [7, 0], [5, 6], [7, 0]], (3, 9, 3, 9))
 
-    inputs: keyword arguments of the model, first dimension = example.
+    inputs: keyword arguments of the model, first dimension = example; where an example is several texts (the windows of
+        a long one, a pair to embed), its rows lie together.
     labels: (B,) class ids, or (B, T) token ids with -100 where nothing is to be predicted.
     indices: the examples' places in the task.
     """
@@ -59,24 +61,56 @@ class Batch:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score computed from summed statistics.
+    """A score computed from the statistics of all examples: from their sum, or from their rows.
 
     >>> accuracy = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0], points=0.01)
-    >>> float(accuracy.of_sums(np.array([4.0, 3.0])))
-    0.75
+    >>> float(accuracy.of(np.array([[1.0, 1.0], [1.0, 0.0]])))
+    0.5
+    >>> largest = Metric("largest", of_rows=lambda rows, counts: np.where(counts > 0, rows[:, 0], -np.inf).max(1))
+    >>> largest.of_counts(np.array([[3.0], [7.0]]), np.array([[1, 1], [2, 0]])).tolist()
+    [7.0, 3.0]
 
     of_sums: (..., S) summed statistics -> (...) metric, for any leading dimensions at once.
+    of_rows: for a metric that is not a function of sums: (N, S) statistics and (R, N) how often each example counts
+        -> (R,) metric. A bootstrap resample is such a row of counts.
     points: the size of one point: 0.01 for accuracy, 1 for BLEU.
     relative: points are shares of the whole model's value (perplexity, loss): 0.01 is one percent of it.
     signature: how exactly the metric was computed, for example sacrebleu's signature.
     """
 
     name: str
-    of_sums: Callable[[np.ndarray], np.ndarray]
+    of_sums: Callable[[np.ndarray], np.ndarray] | None = None
     higher_is_better: bool = True
     points: float = 1.0
     relative: bool = False
     signature: str = ""
+    of_rows: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.of_sums is None) == (self.of_rows is None):
+            raise ValueError(f"the metric {self.name} must be a function of sums or of rows, not of both or neither")
+
+    def of(self, statistics: np.ndarray) -> np.ndarray:
+        """The metric of all examples: (..., N, S) to (...)"""
+        if self.of_sums is not None:
+            return np.asarray(self.of_sums(statistics.sum(-2)))
+        flat = statistics.reshape(-1, *statistics.shape[-2:])
+        once = np.ones((1, statistics.shape[-2]))
+        return np.array([self.of_counts(rows, once)[0] for rows in flat]).reshape(statistics.shape[:-2])
+
+    def of_counts(self, statistics: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The metric where each example counts as often as a row says: (N, S) and (R, N) to (R,)"""
+        if self.of_rows is not None:
+            return np.asarray(self.of_rows(statistics, counts))
+        assert self.of_sums is not None
+        return np.asarray(self.of_sums(counts @ statistics))
+
+    def without_each(self, statistics: np.ndarray) -> np.ndarray:
+        """The metric with each example left out in turn: (M, N, S) to (M, N)"""
+        if self.of_sums is not None:
+            return np.asarray(self.of_sums(statistics.sum(1, keepdims=True) - statistics))
+        others = 1.0 - np.eye(statistics.shape[1])
+        return np.stack([self.of_counts(rows, others) for rows in statistics])
 
     def facts(self) -> dict[str, Any]:
         """What every result says about its metric, so that a reader knows which direction is better.
@@ -166,18 +200,22 @@ class BaseTask:
     >>> task.batch([0, 1]).inputs["input_ids"].tolist(), task.lengths
     ([[5, 6, 7], [8, 0, 0]], [3, 1])
 
-    features: what a tokenizer returns: for each keyword argument of the model, a list per example.
+    features: what a tokenizer returns: for each keyword argument of the model, a list per example. A task whose inputs
+        are not tokens leaves it empty, gives `lengths` and `content`, and defines `batch`.
     labels: per example a number, or a list of numbers (padded with -100).
     pad: the token id that pads `input_ids`; padding is on the right, so positions never depend on the batch.
     content: per example what it was made from, for `keys` and the fingerprint; by default its token ids.
     places: how messages name an example ("dev.tsv, line 17").
     remarks: what the user should know; `check` returns them.
     settings: more entries of the signature.
+    lengths: tokens per example as the model will see them; by default those of `input_ids`.
     """
 
     kind = "custom"
     generates = False
     drafts = False
+    per_example: tuple[str, ...] = ()  # attributes of a subclass that are lists with an entry per example
+    compares: Literal["distributions", "vectors", "numbers"] = "distributions"  # what the last dimension of outputs is
 
     def __init__(
         self,
@@ -190,9 +228,10 @@ class BaseTask:
         places: Sequence[str] | None = None,
         remarks: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         self.features = {name: list(values) for name, values in features.items()}
-        self.lengths = [len(ids) for ids in self.features["input_ids"]]
+        self.lengths = [len(ids) for ids in self.features["input_ids"]] if lengths is None else list(lengths)
         # All-zero token types are what a model assumes anyway, and GPT-2 would add an embedding for them.
         if not any(map(any, self.features.get("token_type_ids", []))):
             self.features.pop("token_type_ids", None)
@@ -231,6 +270,20 @@ class BaseTask:
     def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define statistics: what its metric needs")
 
+    def predictions(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """What the model decides for each example, as whole numbers: (B,), or (B, T) for T decisions."""
+        return outputs.argmax(-1)
+
+    def relabeled(self, labels: Sequence[Any]) -> BaseTask:
+        """The same examples with other labels, such as what a model predicts.
+
+        labels: per example, its predictions, (n,) for the n that count.
+        """
+        part = copy.copy(self)
+        old = [None] * len(self) if self.labels is None else self.labels
+        part.labels = [_replaced(before, now) for before, now in zip(old, labels, strict=True)]
+        return part
+
     def columns(self, batch: Batch, *columns: Tensor) -> Tensor:
         """Stack statistics, (B,) or (B, k) each, to (B, S); a value that is not finite is refused by its example."""
         parts = [c.detach().double().cpu().reshape(len(batch), -1) for c in columns]
@@ -251,6 +304,8 @@ class BaseTask:
                         f"the tokenizer returns {name!r}, which {type(model).__name__} does not accept; "
                         "use the model's own tokenizer, or change tokenizer.model_input_names"
                     )
+        if "input_ids" not in self.features:
+            return list(self.remarks)
         rows = embedding_rows(model)
         top, where = max((max(ids, default=0), i) for i, ids in enumerate(self.features["input_ids"]))
         if rows is not None and top >= rows:
@@ -288,10 +343,20 @@ class BaseTask:
         part.labels = None if self.labels is None else [self.labels[i] for i in indices]
         part.content = [self.content[i] for i in indices]
         part.places = [self.places[i] for i in indices]
+        for name in self.per_example:
+            setattr(part, name, [getattr(self, name)[i] for i in indices])
         return part
 
     def keys(self) -> list[str]:
         return [digest(content) for content in self.content]
+
+
+def _replaced(before: Any, now: Any) -> Any:
+    """A label by the prediction in its place; of a list, the entries that count."""
+    if not isinstance(before, Sequence):
+        return now[0]
+    left = iter(now)
+    return [label if label == -100 else next(left) for label in before]
 
 
 def padded(rows: Sequence[Any], value: int) -> Tensor:

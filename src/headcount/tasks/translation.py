@@ -1,115 +1,52 @@
-"""Text to text with any encoder-decoder: translation, summaries, and how a decoder is fed and stopped."""
+"""Texts written by an encoder-decoder: translations, summaries, and how a decoder is fed, stopped and scored."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
+from transformers import GenerationMixin, LogitsProcessor
 
 from headcount.errors import BadData
 from headcount.structure import output_rows, position_limit, without_cache
-from headcount.tasks.columns import Column, find_translation
+from headcount.tasks.columns import LANGUAGES, SOURCES, TEXTS, Column, find_column, find_translation, is_text
 from headcount.tasks.metrics import TRANSLATION, pick
 from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.statistics import TextScorer, token_counts, token_losses
-from headcount.tasks.task import BaseTask, Batch, digest
+from headcount.tasks.task import BaseTask, Batch, Metric, digest
 from headcount.tasks.text import pad_token, texts_of, tokenized
 
 
-class Translation(BaseTask):
-    """Generate a translation and compare it with the reference; for loss and perplexity, predict the reference.
+class Generation(BaseTask):
+    """What tasks share whose model writes a text: decoding, scoring it, and the loss of the reference.
 
-    >>> from headcount.tasks.toy import word_tokenizer
-    >>> rows = [{"en": "a dog", "fr": "un chien"}, {"en": "dog", "fr": "chien"}]
-    >>> task = Translation(rows, word_tokenizer("a dog un chien", "marian"), source="en", target="fr")
-    >>> task.batch([0, 1]).labels.tolist()
-    [[7, 8, 2], [8, 2, -100]]
-    >>> sums = task.statistics(torch.tensor([[7, 8, 2], [8, 2, 0]]), task.batch([0, 1])).sum(0)
-    >>> sums[:2].tolist()  # words produced, words of the references
-    [3.0, 3.0]
-
-    data: whatever `Rows.of` reads. target_data: a second, line-aligned file with the targets.
-    source, target: columns by name or number; guessed if left out.
-    metric: bleu, chrf, exact_match, perplexity or loss.
-    beams: 1 decodes greedily. The rest of the model's generation_config is respected.
-    max_new_tokens: by default 1.5 times the source's tokens plus 20, and never beyond the model's positions. Each
-        example has its own limit, so an output never depends on what else is in its batch.
-    max_length: longer sources, and for the loss longer targets, are truncated to this many tokens, with a remark.
-    source_language, target_language: codes of a multilingual tokenizer (mBART: "en_XX", M2M100: "en"); the target's
-        language token is forced as the first one.
-    tokenize: sacrebleu's tokenizer for BLEU, such as "13a", "zh", "ja-mecab", "char".
+    tokenizer: turns token ids into texts. targets: the references, one text per example; `labels` has their tokens.
+    beams: 1 decodes greedily. scorer: of texts; None for metrics of the reference's likelihood.
     """
 
-    kind = "translation"
+    per_example: tuple[str, ...] = ("targets",)
+    tokenizer: Any
+    targets: list[str]
+    beams: int
+    scorer: TextScorer | None
+    max_new_tokens: int | None = None
+    first_token: int | None = None  # forced, the language of a multilingual model
 
-    def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        source: Column = None,
-        target: Column = None,
-        target_data: Any = None,
-        metric: str = "bleu",
-        beams: int = 1,
-        max_new_tokens: int | None = None,
-        max_length: int | None = None,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        forced_bos_token_id: int | None = None,
-        tokenize: str = "13a",
-        split: str | None = None,
-    ) -> None:
+    def scored_by(self, name: str, metrics: dict[str, Metric], beams: int, **scoring: Any) -> Metric:
+        """Choose how texts are decoded and scored."""
         if beams < 1:
             raise BadData(f"beams must be at least 1, not {beams}")
-        rows = Rows.of(data, split)
-        if target_data is not None:
-            rows = aligned(rows, Rows.of(target_data, split), source, target)
-            source, target = "source", "target"
-        source, target, on_columns = find_translation(rows, source, target)
-        self.targets = texts_of(rows, target)
-        with languages_set(tokenizer, source_language, target_language):
-            features, on_sources = tokenized(rows, tokenizer, [texts_of(rows, source)], max_length)
-            labels, on_targets = tokenized(rows, tokenizer, [self.targets], max_length, target=True)
-        pad, on_padding = pad_token(tokenizer)
-        self.tokenizer = tokenizer
-        self.beams, self.max_new_tokens = beams, max_new_tokens
-        self.first_token = forced_bos_token_id
-        if target_language is not None and forced_bos_token_id is None:
-            self.first_token = language_token(tokenizer, target_language)
-        chosen = pick(TRANSLATION, metric)
-        self.generates = metric not in ("perplexity", "loss")
+        chosen, self.beams = pick(metrics, name), beams
+        self.generates = name not in ("perplexity", "loss")
         self.drafts = self.generates and beams == 1
-        self.scorer = TextScorer(metric, tokenize) if self.generates else None
-        if self.scorer is not None:
-            chosen = self.scorer.signed(chosen)
-        super().__init__(
-            features,
-            labels["input_ids"],
-            metric=chosen,
-            pad=pad,
-            content=rows.table[source],
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[
-                *(*rows.remarks, *on_columns, *on_sources, *on_padding),
-                *(f"targets: {remark}" for remark in on_targets),
-            ],
-            settings={
-                "data": rows.source,
-                "split": rows.split,
-                "source": source,
-                "target": target,
-                "tokenizer": type(tokenizer).__name__,
-                "beams": beams,
-                "max_new_tokens": max_new_tokens or "1.5 x source + 20",
-                "forced_bos_token_id": self.first_token,
-            },
-        )
+        self.scorer = TextScorer(name, **scoring) if self.generates else None
+        return chosen if self.scorer is None else self.scorer.signed(chosen)
 
     def outputs(self, model: Any, batch: Batch) -> Tensor:
         """(B, T, V) logits of the reference, each token predicted from those before it."""
@@ -170,14 +107,123 @@ class Translation(BaseTask):
             )
         return remarks
 
+    def relabeled(self, labels: Sequence[Any]) -> Generation:
+        """Other references, given as token ids; what a model wrote at its limit has no end."""
+        part = copy.copy(self)
+        part.labels = [list(map(int, ids)) for ids in labels]
+        part.targets = self.tokenizer.batch_decode(part.labels, skip_special_tokens=True)
+        return part
+
     def signature(self) -> dict[str, Any]:
         return {**super().signature(), "targets": digest(self.targets)}  # whole; labels can be truncated
 
-    def subset(self, indices: Sequence[int]) -> Translation:
-        part = super().subset(indices)
-        assert isinstance(part, Translation)
-        part.targets = [self.targets[i] for i in indices]
-        return part
+
+class Translation(Generation):
+    """Generate a translation and compare it with the reference; for loss and perplexity, predict the reference.
+
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> rows = [{"en": "a dog", "fr": "un chien"}, {"en": "dog", "fr": "chien"}]
+    >>> task = Translation(rows, word_tokenizer("a dog un chien", "marian"), source="en", target="fr")
+    >>> task.batch([0, 1]).labels.tolist()
+    [[7, 8, 2], [8, 2, -100]]
+    >>> sums = task.statistics(torch.tensor([[7, 8, 2], [8, 2, 0]]), task.batch([0, 1])).sum(0)
+    >>> sums[:2].tolist()  # words produced, words of the references
+    [3.0, 3.0]
+
+    data: whatever `Rows.of` reads. target_data: a second, line-aligned file with the targets.
+    source, target: columns by name or number; guessed if left out.
+    metric: bleu, chrf, rouge1, rouge2, rougeL, exact_match, perplexity or loss.
+    beams: 1 decodes greedily. The rest of the model's generation_config is respected.
+    max_new_tokens: by default 1.5 times the source's tokens plus 20, and never beyond the model's positions. Each
+        example has its own limit, so an output never depends on what else is in its batch.
+    max_length: longer sources, and for the loss longer targets, are truncated to this many tokens, with a remark.
+    source_language, target_language: codes of a multilingual tokenizer (mBART: "en_XX", M2M100: "en"); the target's
+        language token is forced as the first one.
+    tokenize: sacrebleu's tokenizer for BLEU, such as "13a", "zh", "ja-mecab", "char".
+    prefix: put before every source, as T5 expects ("summarize: ").
+    labels: False if the data has no targets.
+    """
+
+    kind = "translation"
+
+    def __init__(
+        self,
+        data: Any,
+        tokenizer: Any,
+        *,
+        source: Column = None,
+        target: Column = None,
+        target_data: Any = None,
+        metric: str = "bleu",
+        beams: int = 1,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        forced_bos_token_id: int | None = None,
+        tokenize: str = "13a",
+        prefix: str = "",
+        split: str | None = None,
+        labels: bool = True,
+    ) -> None:
+        rows = Rows.of(data, split)
+        if target_data is not None:
+            rows = aligned(rows, Rows.of(target_data, split), source, target)
+            source, target = "source", "target"
+        if labels:
+            source, target, on_columns = find_translation(rows, source, target)
+        else:
+            source, on_columns = find_column(rows, source, "source", (*SOURCES, *LANGUAGES, *TEXTS), is_text)
+        self.targets = texts_of(rows, target) if labels else [""] * len(rows)
+        with languages_set(tokenizer, source_language, target_language):
+            sources = [prefix + text for text in texts_of(rows, source)]
+            features, on_sources = tokenized(rows, tokenizer, [sources], max_length)
+            expected, on_targets = tokenized(rows, tokenizer, [self.targets], max_length, target=True)
+        pad, on_padding = pad_token(tokenizer)
+        self.tokenizer = tokenizer
+        self.max_new_tokens = max_new_tokens
+        self.first_token = forced_bos_token_id
+        if target_language is not None and forced_bos_token_id is None:
+            self.first_token = language_token(tokenizer, target_language)
+        chosen = self.scored_by(metric, TRANSLATION, beams, tokenize=tokenize)
+        super().__init__(
+            features,
+            expected["input_ids"],
+            metric=chosen,
+            pad=pad,
+            content=rows.table[source],
+            places=[rows.place(i) for i in range(len(rows))],
+            remarks=[
+                *(*rows.remarks, *on_columns, *on_sources, *on_padding),
+                *(f"targets: {remark}" for remark in on_targets),
+            ],
+            settings={
+                "data": rows.source,
+                "split": rows.split,
+                "source": source,
+                "target": target,
+                "tokenizer": type(tokenizer).__name__,
+                "beams": beams,
+                "max_new_tokens": max_new_tokens or "1.5 x source + 20",
+                "forced_bos_token_id": self.first_token,
+                **({"prefix": prefix} if prefix else {}),
+            },
+        )
+
+
+class Summarization(Translation):
+    """Summaries, and any other text made of a text: a `Translation` that is scored by ROUGE unless told otherwise.
+
+    >>> from headcount.tasks.toy import word_tokenizer
+    >>> rows = [{"document": "a dog ran", "summary": "dog"}]
+    >>> Summarization(rows, word_tokenizer("a dog ran", "marian"), metric="exact_match").targets
+    ['dog']
+    """
+
+    kind = "summarization"
+
+    def __init__(self, data: Any, tokenizer: Any, *, metric: str = "rougeL", **options: Any) -> None:
+        super().__init__(data, tokenizer, metric=metric, **options)
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
@@ -193,6 +239,11 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
     shifted = labels.roll(1, dims=1)
     shifted[:, 0] = start
     return shifted.masked_fill(shifted == -100, model.config.pad_token_id or 0)
+
+
+def generator(model: Any) -> Callable[..., Any]:
+    """The `generate` that all models share: Whisper's own is made for long recordings, and cannot be taken apart."""
+    return partial(GenerationMixin.generate, model) if isinstance(model, GenerationMixin) else model.generate
 
 
 class EndAtLimit(LogitsProcessor):

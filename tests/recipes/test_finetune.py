@@ -1,4 +1,4 @@
-"""`recipes/finetune_classifier.py` on a toy task: it learns, and keeps the epoch that it is asked for."""
+"""`recipes/finetune.py` on a toy task: it learns, and keeps the epoch that it is asked for."""
 
 import importlib
 
@@ -25,7 +25,7 @@ def data(tmp_path):
 
 
 def train(data, out, *more):
-    recipe = importlib.import_module("recipes.finetune_classifier")
+    recipe = importlib.import_module("recipes.finetune")
     files = ["--encoder", str(data / "encoder"), "--train", str(data / "train.tsv"), "--dev", str(data / "dev.tsv")]
     recipe.main([*files, "--out", str(data / out), "--tokens", "64", "--lr", "0.01", *more])
     return evaluate(load(data / out), Classification(data / "dev.tsv", word_tokenizer(WORDS))).score()
@@ -41,7 +41,7 @@ def test_it_learns_and_says_what_it_saved(data, capsys):
 
 
 def test_the_best_epoch_or_the_last_one_is_kept(data, monkeypatch):
-    recipe = importlib.import_module("recipes.finetune_classifier")
+    recipe = importlib.import_module("recipes.finetune")
     scores = {"best": iter([0.5, 0.9, 0.7]), "last": iter([0.5, 0.9, 0.7])}
     kept = []
     monkeypatch.setattr(recipe, "save", lambda model, out, tokenizer: kept.append(out))
