@@ -1,12 +1,12 @@
 """Tasks: data, a loss per example, and per-example statistics that every metric is a function of."""
 
 from headcount.tasks.classification import Classification
-from headcount.tasks.columns import Column, find_text
+from headcount.tasks.columns import Column, find_label, find_text, find_translation
 from headcount.tasks.language import LanguageModeling
-from headcount.tasks.registry import load_task, refuse_unknown
+from headcount.tasks.registry import guess_kind, load_task, refuse_unknown
 from headcount.tasks.rows import Rows
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
-from headcount.tasks.text import length_limit, pad_token, texts_of
+from headcount.tasks.text import length_limit, pad_token, texts_of, tokenized
 from headcount.tasks.translation import EndAtLimit, Translation
 
 __all__ = [
@@ -22,11 +22,15 @@ __all__ = [
     "Task",
     "Translation",
     "digest",
+    "find_label",
     "find_text",
+    "find_translation",
+    "guess_kind",
     "length_limit",
     "load_task",
     "pad_token",
     "padded",
     "refuse_unknown",
     "texts_of",
+    "tokenized",
 ]

@@ -1,0 +1,516 @@
+// Turn heads off and watch. The live page asks its server; a static one looks up what it holds.
+"use strict";
+
+const EFFECT = "effect", KINDS = { encoder: "encoder", decoder: "decoder", cross: "cross-attention", text: "text", vision: "vision" };
+const TITLES = { classification: "Prediction", translation: "Written", causal: "Next token", masked: "Hidden token", embedding: "Embedding" };
+const LABELS = { classification: "Text", translation: "Source", causal: "Prompt", masked: "Text", embedding: "Text" };
+const ROLES = ["positional", "syntactic", "rare", "idle"];
+const pause = time => new Promise(done => setTimeout(done, time));
+class Gone extends Error {}
+
+function explorer(root) {
+  const content = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
+  const { live, kind, sites, findings } = content;
+  const whole = root.classList.contains("page");  // it is the page itself: its state is in the address
+  const attention = sites.filter(site => site.heads), layers = sites.filter(site => site.neurons);
+  const siteOf = Object.fromEntries(sites.map(site => [site.name, site]));
+  const headsOf = site => site.heads.map(index => `${site.name}.${index}`);
+  const allHeads = attention.flatMap(headsOf), known = new Set(allHeads);
+  const maps = findings.maps, state = { text: "", pair: null, off: new Set(), head: null, colour: EFFECT, example: null, pruned: false };
+  const past = [], future = [];
+  let reading = null, effects = {}, measured = false, turn = 0, asked = 0;
+  let answers = new Map(), looks = new Map();
+
+  // ------------------------------------------------------------------------------------------------- asking
+
+  async function ask(what, more = {}) {
+    const body = JSON.stringify({ what, text: state.text, pair: state.pair, ...more });
+    for (let attempt = 0; ; attempt++) {
+      let answer;
+      try {
+        answer = await fetch("ask", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      } catch {
+        throw new Gone("The server does not answer. Start it again; what is on this page stays.");
+      }
+      if (answer.status === 429 && attempt < 6) { await pause(150 * 2 ** attempt); continue; }
+      const told = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
+      if (!answer.ok) throw new Error(told.error);
+      return told;
+    }
+  }
+
+  const key = units => [...units].sort().join(",");
+  const held = () => content.texts[state.example];
+
+  async function answerTo(units) {
+    const name = key(units);
+    if (!name) return reading.answer;
+    if (!live) return held().answers[name] ?? null;
+    if (!answers.has(name)) answers.set(name, await ask("answer", { off: [...units] }));
+    return answers.get(name);
+  }
+
+  async function lookAt(head) {
+    if (!live) return held().attention[head];
+    const name = `${head} ${key(state.off)}`;
+    if (!looks.has(name)) looks.set(name, await ask("attention", { head, off: [...state.off] }));
+    return looks.get(name);
+  }
+
+  async function prunedAnswer() {
+    if (!live) return held().pruned ?? null;
+    if (!answers.has("pruned")) answers.set("pruned", await ask("pruned"));
+    return answers.get("pruned");
+  }
+
+  // Runs something that may fail; what it says then is on the page, with a way to try again.
+  async function attempt(work) {
+    try {
+      await work();
+      if (notice.again) say("");
+    } catch (error) {
+      say(error.message, error instanceof Gone ? "gone" : "bad", () => attempt(work));
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------- a text is read
+
+  async function readText() {
+    const mine = ++turn;
+    root.classList.add("busy");
+    try {
+      const found = live ? await ask("read") : held();
+      if (mine !== turn) return;
+      reading = found;
+      effects = live ? {} : found.effects;
+      measured = !live;
+      answers = new Map();
+      looks = new Map();
+      say(reading.remarks.join("; "));
+      remember();
+      await Promise.all([showAnswer(), showHead(), live ? sweep(mine) : null]);
+      paint();
+    } finally {
+      if (mine === turn) root.classList.remove("busy");
+    }
+  }
+
+  async function sweep(mine) {
+    for (;;) {
+      const told = await ask("effects");
+      if (mine !== turn) return;
+      effects = told.effects;
+      measured = told.done;
+      paint();
+      if (told.done) return facts();
+    }
+  }
+
+  function submit() {
+    if (!live) return;
+    state.text = field.value;
+    state.pair = pairField.hidden ? null : pairField.value;
+    state.example = null;
+    paintStepper();
+    if (state.text.trim()) attempt(readText);
+  }
+
+  async function step(by) {
+    const count = live ? content.examples : content.texts.length;
+    if (!count) return;
+    const next = state.example === null ? (by > 0 ? 0 : count - 1) : (state.example + by + count) % count;
+    await attempt(async () => {
+      const found = live ? await ask("example", { index: next }) : content.texts[next];
+      Object.assign(state, { text: found.text, pair: found.pair ?? null, example: next });
+      label = found.label ?? null;
+      fill();
+      await readText();
+    });
+  }
+
+  let label = null;
+
+  function fill() {
+    field.value = state.text;
+    pairField.hidden = state.pair === null;
+    pairField.value = state.pair ?? "";
+    paintStepper();
+  }
+
+  // -------------------------------------------------------------------------------------------- what is off
+
+  function turnOff(units) {
+    past.push([...state.off]);
+    future.length = 0;
+    setOff(units);
+  }
+
+  function setOff(units) {
+    state.off = new Set(units);
+    remember();
+    paint();
+    attempt(() => Promise.all([showAnswer(), showHead()]));
+  }
+
+  const undo = () => { if (past.length) { future.push([...state.off]); setOff(past.pop()); } };
+  const redo = () => { if (future.length) { past.push([...state.off]); setOff(future.pop()); } };
+
+  function toggle(units) {
+    const all = units.every(unit => state.off.has(unit)), next = new Set(state.off);
+    for (const unit of units) {
+      const site = siteOf[unit];
+      if (site) for (const other of state.off) if (other.startsWith(`${unit}.`)) next.delete(other);  // its neurons
+      if (all) next.delete(unit); else next.add(unit);
+    }
+    turnOff(next);
+  }
+
+  function least(share, order) {
+    const ordered = order === EFFECT ? [...allHeads].sort((a, b) => Math.abs(effects[a] ?? 0) - Math.abs(effects[b] ?? 0)) : maps.find(map => map.name === order).order;
+    return ordered.slice(0, Math.round(ordered.length * share / 100));
+  }
+
+  // -------------------------------------------------------------------------------------- state in the address
+
+  function remember() {
+    if (!whole) return;
+    const told = new URLSearchParams();
+    if (state.example !== null) told.set("example", state.example); else if (state.text) told.set("text", state.text);
+    if (state.example === null && state.pair !== null) told.set("pair", state.pair);
+    if (state.off.size) told.set("off", [...state.off].join(","));
+    if (state.head) told.set("head", state.head);
+    if (state.colour !== EFFECT) told.set("colour", state.colour);
+    if (state.pruned) told.set("pruned", "1");
+    const hash = "#" + told.toString().replaceAll("%2C", ",");
+    if (hash !== location.hash) history.replaceState(null, "", hash);
+  }
+
+  const isUnit = unit => known.has(unit) || Boolean(siteOf[unit]?.neurons) || /^(\w+\.\d+)\.\d+(-\d+)?$/.test(unit) && Boolean(siteOf[unit.replace(/\.[^.]*$/, "")]?.neurons);
+
+  async function restore() {
+    const told = new URLSearchParams(whole ? location.hash.slice(1) : "");
+    const example = told.has("example") ? Number(told.get("example")) : null;
+    const count = live ? content.examples : content.texts.length;
+    state.off = new Set((told.get("off") ?? "").split(",").filter(isUnit));
+    state.head = known.has(told.get("head")) ? told.get("head") : state.head ?? allHeads[0];
+    state.colour = maps.some(map => map.name === told.get("colour")) ? told.get("colour") : EFFECT;
+    state.pruned = told.has("pruned") && Boolean(content.pruned);
+    state.example = null;
+    label = null;
+    await attempt(async () => {
+      if (!live || (!told.has("text") && count) || example !== null) {
+        state.example = Number.isInteger(example) && example >= 0 && example < count ? example : 0;
+        const found = live ? await ask("example", { index: state.example }) : content.texts[state.example];
+        Object.assign(state, { text: found.text, pair: found.pair ?? null });
+        label = found.label ?? null;
+      } else {
+        state.text = told.get("text") ?? content.text;
+        state.pair = told.get("pair");
+      }
+      fill();
+      paint();
+      await readText();
+    });
+  }
+
+  // -------------------------------------------------------------------------------------------------- the page
+
+  const field = made("textarea", { rows: 1, id: "text", spellcheck: "false", "aria-label": LABELS[kind], placeholder: LABELS[kind], readonly: !live, maxlength: 20000 });
+  const pairField = made("textarea", { rows: 1, spellcheck: "false", "aria-label": "Second text", placeholder: "Second text", readonly: !live, hidden: true, maxlength: 20000 });
+  const pairButton = made("button.quiet", { type: "button", title: "A second text, for models that compare two", onclick: () => { pairField.hidden = !pairField.hidden; if (!pairField.hidden) { pairField.value ||= " "; pairField.focus(); } submit(); } }, "+ pair");
+  const stepper = made("span.stepper");
+  const notice = made("p.notice", { role: "status", hidden: true });
+  const form = made("form.ask", { onsubmit: event => { event.preventDefault(); submit(); } },
+    made("div.fields", {}, field, pairField),
+    made("div.buttons", {}, live ? made("button.main", { type: "submit" }, "Read") : null, live && kind === "classification" ? pairButton : null, stepper));
+  for (const one of [field, pairField]) one.addEventListener("keydown", event => {
+    if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); submit(); }
+  });
+
+  function say(text, how = "", again = null) {
+    notice.className = `notice ${how}`;
+    notice.hidden = !text;
+    notice.again = again;
+    notice.replaceChildren(clean(text), ...(again ? [" ", made("button.quiet", { type: "button", onclick: again }, "Try again")] : []));
+  }
+
+  const colours = made("select", { "aria-label": "Colour by", onchange: event => { state.colour = event.target.value; remember(); paint(); } },
+    ...[[EFFECT, "effect on this text"], ...maps.map(map => [map.name, map.name])].map(([value, name]) => made("option", { value }, name)));
+  const orders = [[EFFECT, "effect on this text"], ...maps.filter(map => map.order?.length).map(map => [map.name, map.name])];
+  const share = made("input", { type: "number", min: 10, max: 90, step: live ? 1 : 10, value: 40, "aria-label": "Share of heads in percent" });
+  const order = made("select", { "aria-label": "Least by" }, ...orders.map(([value, name]) => made("option", { value }, name)));
+  order.value = orders.at(-1)[0];
+  const undoButton = made("button", { type: "button", onclick: undo, title: "Undo (u)", "aria-label": "Undo" }, "↶");
+  const redoButton = made("button", { type: "button", onclick: redo, title: "Redo (y)", "aria-label": "Redo" }, "↷");
+  const allOn = made("button", { type: "button", onclick: () => turnOff([]), title: "Everything on (a)" }, "all on");
+  const count = made("span.count");
+  const sets = findings.sets.map((set, place) => made("button.set", { type: "button", "data-set": place, onclick: () => turnOff(set.units), title: `${set.units.length} units` }, set.name));
+  const compare = made("input", { type: "checkbox", onchange: event => { state.pruned = event.target.checked; remember(); attempt(showAnswer); } });
+  const scale = made("div.scale");
+  const grids = made("div.grids", { role: "group", "aria-label": "Heads: arrow keys move, space turns off" });
+  const answerPlace = made("section.answer", { "aria-live": "polite" });
+  const lookPlace = made("div.look");
+  const factList = made("ul.facts");
+  const lookTitle = made("h2");
+  const help = made("details.keys", {}, made("summary", {}, "Keys"), made("dl", {}, ...[
+    ["← ↑ ↓ →", "another head"], ["space", "head off, on"], ["r", "its whole row"], ["f", "the feed-forward layer of its row"],
+    ["u, y", "undo, redo"], ["a", "everything on"], ["n, p", "next, previous example"], ["/", "to the text"],
+  ].flatMap(([keys, about]) => [made("dt", {}, keys), made("dd", {}, about)])));
+
+  root.append(form, notice,
+    made("div.sides", {},
+      made("section.heads", { "aria-label": "Heads" },
+        made("div.bar", {}, made("label", {}, "Colour ", colours), made("span.steps", {}, undoButton, redoButton, allOn)),
+        grids, scale,
+        made("div.bar", {}, count),
+        made("div.bar.off", {}, made("span", {}, "Turn off the"), share, made("span", {}, "% with the least"), order, made("button", { type: "button", onclick: () => turnOff(least(Number(share.value), order.value)), "data-least": "" }, "Off")),
+        sets.length ? made("div.bar.off", {}, made("span", {}, "Turn off"), ...sets) : null,
+        help),
+      made("div.result", {}, answerPlace, made("section.attention", { "aria-label": "Attention" }, lookTitle, factList, lookPlace))));
+
+  const cells = new Map(), rows = [];
+  for (const group of new Set(attention.map(site => site.kind))) {
+    const its = attention.filter(site => site.kind === group), wide = Math.max(...its.map(site => site.of));
+    const grid = made("div.grid", { role: "grid", "aria-label": `${KINDS[group] ?? group} heads` });
+    grid.style.setProperty("--heads", wide);
+    for (const site of its) {
+      const after = layers.find(one => one.kind === `${group}_ffn` && one.layer === site.layer) ?? null;
+      const line = [];
+      grid.append(made("button.row", { type: "button", title: `Layer ${site.layer}${site.also ? ` and ${site.also.join(", ")}, which share it` : ""}: all heads off or on`, "aria-label": `${site.name}: all heads`, "data-row": site.name, onclick: () => toggle(headsOf(site)) }, String(site.layer)));
+      for (let index = 0; index < wide; index++) {
+        if (!site.heads.includes(index)) { grid.append(made("span.removed", { title: index < site.of ? "removed from this model" : "" })); continue; }
+        const head = `${site.name}.${index}`;
+        const cell = made("button.cell", { type: "button", "data-head": head, tabindex: -1, onclick: () => { look(head); toggle([head]); }, onpointerenter: event => { if (event.pointerType === "mouse") look(head); }, onfocus: () => look(head) });
+        cells.set(head, cell);
+        line.push(head);
+        grid.append(cell);
+      }
+      if (after) {
+        const cell = made("button.cell.ffn", { type: "button", "data-unit": after.name, title: `${after.name}: the feed-forward layer`, onclick: () => toggle([after.name]) }, "ffn");
+        cells.set(after.name, cell);
+        grid.append(cell);
+      } else grid.append(made("span"));
+      rows.push({ site, after, line });
+    }
+    grids.append(made("div.kind", {}, new Set(attention.map(site => site.kind)).size > 1 ? made("h3", {}, KINDS[group] ?? group) : null, grid));
+  }
+  if (layers.length && !rows.some(row => row.after)) grids.append(made("p.note", {}, "Feed-forward layers are not shown."));
+
+  // ---------------------------------------------------------------------------------------------------- colours
+
+  function paint() {
+    const map = maps.find(one => one.name === state.colour);
+    const values = map ? map.values : effects;
+    const numbers = Object.values(values).filter(value => typeof value === "number");
+    const most = Math.max(0, ...numbers.map(Math.abs));
+    for (const [unit, cell] of cells) {
+      const off = state.off.has(unit) || [...state.off].some(one => cell.dataset.unit && one.startsWith(`${unit}.`));
+      cell.classList.toggle("off", off);
+      cell.classList.toggle("here", unit === state.head);
+      cell.setAttribute("aria-pressed", String(off));
+      if (!cell.dataset.head) continue;
+      cell.style.setProperty("--c", `var(--${colourOf(map, values[unit], most)})`);
+      cell.setAttribute("aria-label", `${unit}${off ? ", off" : ""}${values[unit] === undefined ? "" : `, ${typeof values[unit] === "number" ? signed(values[unit]) : values[unit]}`}`);
+      if (typeof values[unit] === "number") cell.dataset.value = values[unit]; else delete cell.dataset.value;
+      cell.setAttribute("tabindex", unit === state.head ? 0 : -1);
+    }
+    const heads = [...state.off].filter(unit => known.has(unit)).length, others = state.off.size - heads;
+    count.textContent = `${heads} of ${allHeads.length} heads off${others ? `, and ${others} feed-forward ${others === 1 ? "unit" : "units"}` : ""}`;
+    undoButton.disabled = !past.length;
+    redoButton.disabled = !future.length;
+    allOn.disabled = !state.off.size;
+    colours.value = state.colour;
+    compare.checked = state.pruned;
+    paintScale(map, most);
+  }
+
+  function colourOf(map, value, most) {
+    if (value === undefined || value === null) return "none";
+    if (map?.kind === "role") return ROLES.includes(value) ? `r${ROLES.indexOf(value)}` : "r4";
+    if (!most) return "z0";
+    if (map?.kind === "importance") return `s${Math.max(0, Math.min(8, Math.round(8 * value / most)))}`;
+    const level = Math.round(5 * Math.abs(value) / most), worse = map ? map.sign * value < 0 : value > 0;
+    return level ? (worse ? "w" : "b") + level : "z0";
+  }
+
+  function paintScale(map, most) {
+    if (map?.kind === "role") {
+      const there = [...new Set(Object.values(map.values))];
+      return scale.replaceChildren(made("ul.legend", {}, ...there.map(role => {
+        const key = made("i");
+        key.style.background = `var(--${colourOf(map, role, 1)})`;
+        return made("li", {}, key, role);
+      })));
+    }
+    const names = map?.kind === "importance" ? ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"] : ["b5", "b4", "b3", "b2", "b1", "z0", "w1", "w2", "w3", "w4", "w5"];
+    const strip = made("div.strip");
+    for (const name of names) { const part = made("i"); part.style.background = `var(--${name})`; strip.append(part); }
+    let ends = ["0: unimportant", "", `${most.toPrecision(3)}: important`];
+    if (map?.kind === "change") ends = ["better without it", "0", `${signed(-map.sign * most)}: worse without it`];
+    if (!map) ends = kind === "embedding" ? ["", "0: the same", `${signed(most)}: moves`] : ["surer without it", measured ? "0" : `${Object.keys(effects).length} of ${allHeads.length} heads measured …`, `${signed(most)}: less sure without it`];
+    scale.replaceChildren(strip, made("div.ends", {}, ...ends.map(end => made("span", {}, end))));
+  }
+
+  function paintStepper() {
+    const total = live ? content.examples : content.texts.length;
+    stepper.replaceChildren(...(total > 1 || (live && total) ? [
+      made("button.quiet", { type: "button", onclick: () => step(-1), title: "Previous example (p)", "aria-label": "Previous example" }, "‹"),
+      made("span", {}, state.example === null ? `${total} examples` : `${state.example + 1} of ${total}`),
+      made("button.quiet", { type: "button", onclick: () => step(1), title: "Next example (n)", "aria-label": "Next example" }, "›")] : []));
+    for (const one of [field, pairField]) { one.style.height = "auto"; one.style.height = `${Math.max(38, one.scrollHeight + 2)}px`; }
+  }
+
+  // ------------------------------------------------------------------------------------------------- the answer
+
+  async function showAnswer() {
+    const mine = ++asked, units = new Set(state.off);
+    const now = units.size ? await answerTo(units) : null;
+    const pruned = state.pruned && content.pruned ? await prunedAnswer() : null;
+    if (mine !== asked || !reading) return;
+    const before = reading.answer, named = { whole: before, off: now, pruned };
+    const title = made("h2", {}, TITLES[kind] ?? "Answer", label === null ? null : made("small", {}, ` label: ${label}`));
+    const control = content.pruned ? made("label.compare", {}, compare, ` compare with ${content.pruned}`) : null;
+    const parts = [made("div.bar", {}, title, control), legend(units, pruned)];
+    if (units.size && !now) parts.push(made("p.notice.bad", {}, `This page holds each head, row and feed-forward layer off alone, and the sets above. To combine them: headcount explore ${content.model}`));
+    if (before.bars) parts.push(bars(named));
+    if (before.written !== undefined) parts.push(written(named));
+    if (before.score !== undefined) parts.push(made("p.big", {}, ...valued(named, "score", plain)));
+    parts.push(made("p.measure", {}, `${reading.measure}: `, ...valued(named, "loss", plain), now ? made("b.change", { "data-value": now.loss - before.loss }, ` (${signed(now.loss - before.loss)})`) : null));
+    answerPlace.replaceChildren(...parts);
+  }
+
+  function valued({ whole, off, pruned }, name, write) {
+    const one = (answer, how) => made(`b.${how}`, { "data-value": answer[name], title: answer[name] }, write(answer[name]));
+    return [one(whole, "whole"), ...(off ? [" → ", one(off, "now")] : []), ...(pruned && pruned[name] !== undefined ? [" · pruned ", one(pruned, "cut")] : [])];
+  }
+
+  function legend(units, pruned) {
+    const entry = (how, name) => made("li", {}, made(`i.${how}`), name);
+    return made("ul.legend", {}, entry("whole", "original"), units.size ? entry("now", units.size === 1 ? `without ${[...units][0]}` : `without ${units.size} units`) : null, pruned ? entry("cut", "pruned model") : null);
+  }
+
+  function bars({ whole, off, pruned }) {
+    const list = (off ?? whole).bars, best = Math.max(...whole.bars.map(bar => bar.share));
+    const old = bar => bar.was ?? whole.bars.find(other => other.name === bar.name)?.share ?? 0;
+    const shown = [...list].sort((a, b) => Math.max(old(b), b.share) - Math.max(old(a), a.share)).slice(0, 8);
+    if (list.length <= 8 && kind === "classification") shown.splice(0, shown.length, ...list);
+    return made("div.bars", {}, ...shown.map(bar => {
+      const track = made("div.track");
+      const thin = pruned?.bars.find(other => other.name === bar.name);
+      for (const [how, value] of [["whole", old(bar)], ...(off ? [["now", bar.share]] : []), ...(thin ? [["cut", thin.share]] : [])]) {
+        const filled = made(`i.${how}`, { "data-value": value, title: value });
+        filled.style.width = `${Math.max(.4, 100 * value)}%`;
+        track.append(filled);
+      }
+      const row = made(`div.line${old(bar) === best ? ".best" : ""}`, { "data-name": bar.name }, made("span.name", {}, visible(bar.name)), track,
+        made("span.number", {}, percent(old(bar)), off ? ` → ${percent(bar.share)}` : ""));
+      return row;
+    }));
+  }
+
+  function written({ whole, off, pruned }) {
+    const block = (how, name, text, other) => made(`div.text.${how}`, {}, made("small", {}, name), made("p", {}, ...marked(text, other)));
+    const blocks = [];
+    const now = off?.steps ?? whole.steps;
+    const tokens = reading.steps.map((token, place) => {
+      const fall = Math.max(0, Math.min(1, whole.steps[place] - now[place]));
+      const one = made("span.step", { title: `${percent(whole.steps[place])}${off ? ` → ${percent(now[place])}` : ""}`, "data-value": now[place] }, /^\s/.test(token) || !place || kind === "translation" ? visible(token).replace(/^·/, "") : visible(token));
+      one.style.setProperty("--fall", fall.toFixed(3));
+      return one;
+    });
+    blocks.push(block("whole", "original", whole.written, null));
+    if (off) blocks.push(block("now", off.written === whole.written ? "the same" : "now", off.written, whole.written));
+    if (pruned) blocks.push(block("cut", "pruned model", pruned.written, whole.written));
+    blocks.push(made("div.stepline", {}, made("small", {}, off ? "its own tokens, darker where it is less sure now" : "its own tokens"), made("p", {}, ...tokens.flatMap(token => [token, " "]))));
+    return made("div.written", {}, ...blocks);
+  }
+
+  // Words that are not in the other text, in order, are marked (longest common subsequence).
+  function marked(text, other) {
+    if (other === null || text === other) return [text];
+    const a = text.split(/(?<=\s)/), b = other.split(/(?<=\s)/).map(word => word.trim());
+    const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+    for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--) {
+      table[i][j] = a[i].trim() === b[j] ? 1 + table[i + 1][j + 1] : Math.max(table[i + 1][j], table[i][j + 1]);
+    }
+    const parts = [];
+    for (let i = 0, j = 0; i < a.length; i++) {
+      while (j < b.length && a[i].trim() !== b[j] && table[i][j + 1] === table[i][j]) j++;
+      if (j < b.length && a[i].trim() === b[j]) { parts.push(a[i]); j++; } else parts.push(made("mark", {}, a[i]));
+    }
+    return parts;
+  }
+
+  // ------------------------------------------------------------------------------------------- the head looked at
+
+  let waiting = 0;
+
+  function look(head) {
+    if (head === state.head) return;
+    cells.get(state.head)?.classList.remove("here");
+    cells.get(state.head)?.setAttribute("tabindex", -1);
+    state.head = head;
+    cells.get(head).classList.add("here");
+    cells.get(head).setAttribute("tabindex", 0);
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { remember(); attempt(showHead); }, live ? 60 : 0);
+  }
+
+  function facts() {
+    const head = state.head, effect = effects[head];
+    lookTitle.replaceChildren(head ?? "");
+    factList.replaceChildren(...[
+      effect === undefined ? null : made("li", {}, "without it, on this text: ", made("b", { "data-effect": effect, title: effect }, signed(effect)), ` ${reading.measure}`),
+      ...(findings.facts[head] ?? []).map(line => made("li", {}, line))].filter(Boolean));
+  }
+
+  async function showHead() {
+    const head = state.head;
+    if (!head || !reading) return;
+    facts();
+    const sent = await lookAt(head);
+    if (head !== state.head) return;
+    const [from, to] = reading.tokens[siteOf[head.replace(/\.[^.]*$/, "")].kind] ?? [[], []];
+    if (sent) lookPlace.replaceChildren(attentionPictures(sent, from, to, `attention of ${head}`));
+  }
+
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => lookPlace.firstChild?.redraw?.());
+
+  // -------------------------------------------------------------------------------------------------- by keyboard
+
+  function moved(by) {
+    const here = rows.findIndex(row => row.line.includes(state.head)), column = rows[here].line.indexOf(state.head);
+    const row = rows[Math.max(0, Math.min(rows.length - 1, here + by[0]))];
+    if (!row.line.length) return;
+    cells.get(row.line[Math.max(0, Math.min(row.line.length - 1, column + by[1]))]).focus();
+  }
+
+  const arrows = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  const here = () => rows.find(row => row.line.includes(state.head));
+  const commands = {
+    u: undo, y: redo, a: () => turnOff([]), n: () => step(1), p: () => step(-1), "/": () => field.focus(),
+    r: () => toggle(headsOf(here().site)), f: () => { if (here().after) toggle([here().after.name]); },
+  };
+  (whole ? document : root).addEventListener("keydown", event => {
+    if (event.altKey || event.target.closest("textarea, input, select")) return;
+    const letter = event.key.toLowerCase();
+    if (event.ctrlKey || event.metaKey) {
+      if (letter === "z") { event.preventDefault(); (event.shiftKey ? redo : undo)(); }
+      if (letter === "y") { event.preventDefault(); redo(); }
+      return;
+    }
+    if (event.key in arrows && event.target.closest(".grid")) { event.preventDefault(); moved(arrows[event.key]); }
+    else if (letter in commands && reading) { event.preventDefault(); commands[letter](); }
+  });
+
+  if (whole) addEventListener("hashchange", () => { past.length = future.length = 0; restore(); });
+  restore();
+}
+
+for (const root of document.querySelectorAll(".explorer")) {
+  try {
+    explorer(root);
+  } catch (error) {
+    root.replaceChildren(made("p.notice.bad", {}, "This view cannot be shown: its content is damaged."));
+  }
+}
