@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -105,7 +106,7 @@ class ExploreServer(ThreadingHTTPServer):
         self.answers, self.host = answers, host
         self.token = secrets.token_urlsafe(18)
         self.page, self.policy = explorer_page(content).encode(), explorer_policy(live=True)
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._open: set[socket.socket] = set()
         self._tokens, self._asked_at, self._counting = float(BURST), time.monotonic(), threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -143,16 +144,24 @@ class ExploreServer(ThreadingHTTPServer):
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if len(self._open) >= CONNECTIONS:
             self.shutdown_request(request)
+        else:
+            self._open.add(request)
+            super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._open.discard(request)
+
+    def server_close(self) -> None:
+        """Stop listening, and end the connections that browsers keep open."""
+        super().server_close()
+        for request in list(self._open):
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that breaks off is the browser's own business."""

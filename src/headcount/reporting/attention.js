@@ -95,7 +95,7 @@ function attentionPictures(sent, from, to, label) {
   const said = made("p.note");
 
   function drawMap() {
-    const size = Math.max(2, Math.min(16, Math.floor(400 / Math.max(map.rows, map.columns)))), scale = window.devicePixelRatio || 1;
+    const size = Math.max(2, Math.min(21, Math.floor(420 / Math.max(map.rows, map.columns)))), scale = window.devicePixelRatio || 1;
     canvas.width = map.columns * size * scale;
     canvas.height = map.rows * size * scale;
     canvas.style.aspectRatio = `${map.columns} / ${map.rows}`;
@@ -120,7 +120,7 @@ function attentionPictures(sent, from, to, label) {
 
   const rest = () => {
     choose(null);
-    said.textContent = "Rows attend to columns; darker is more (square root).";
+    said.textContent = "Rows attend to columns; the stronger the colour, the more (square root).";
   };
   canvas.addEventListener("pointermove", pointed);
   canvas.addEventListener("pointerdown", pointed);

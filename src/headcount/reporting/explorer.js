@@ -110,7 +110,7 @@ function explorer(root) {
     if (!live) return;
     state.text = field.value;
     state.pair = pairField.hidden ? null : pairField.value;
-    state.example = null;
+    state.example = label = null;
     paintStepper();
     if (state.text.trim()) attempt(readText);
   }
@@ -263,7 +263,7 @@ function explorer(root) {
         made("div.bar", {}, made("label", {}, "Colour ", colours), made("span.steps", {}, undoButton, redoButton, allOn)),
         grids, scale,
         made("div.bar", {}, count),
-        made("div.bar.off", {}, made("span", {}, "Turn off the"), share, made("span", {}, "% with the least"), order, made("button", { type: "button", onclick: () => turnOff(least(Number(share.value), order.value)), "data-least": "" }, "Off")),
+        made("div.bar.off", {}, made("span", {}, "The"), share, made("span", {}, "% of least"), order, made("button", { type: "button", onclick: () => turnOff(least(Number(share.value), order.value)), "data-least": "" }, "Off")),
         sets.length ? made("div.bar.off", {}, made("span", {}, "Turn off"), ...sets) : null,
         help),
       made("div.result", {}, answerPlace, made("section.attention", { "aria-label": "Attention" }, lookTitle, factList, lookPlace))));
