@@ -41,7 +41,7 @@ class Live:
         content = {"live": True, **self.inspector.facts(), "findings": Findings(self.model, RUNS).to_json()}
         content |= {"examples": len(examples), "text": TEXT[0], "pruned": "small/model"}
         self.server = ExploreServer(Answers(self.inspector, smaller, examples), content)
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.thread.start()
 
     def at(self, **state):
@@ -314,7 +314,7 @@ def test_a_server_that_goes_away_is_said_and_found_again(tab):
     again.__dict__.update(own.__dict__)
     again.server = ExploreServer(own.server.answers, {"live": True, "model": "m"}, port=own.server.server_port)
     again.server.token = own.server.token
-    again.thread = threading.Thread(target=again.server.serve_forever, kwargs={"poll_interval": 0.01})
+    again.thread = threading.Thread(target=again.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     again.thread.start()
     tab.click(".notice button")
     assert float(tab.wait(NOW)) == own.loss("encoder.1.2")

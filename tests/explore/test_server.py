@@ -25,7 +25,7 @@ def serving(examples=(), host="127.0.0.1"):
     inspector = Inspector(model, tokenizer, name=NASTY)
     content = {"live": True, **inspector.facts(), "findings": Findings(model, []).to_json(), "examples": len(examples)}
     with ExploreServer(Answers(inspector, None, examples), {**content, "text": TEXT[0], "pruned": None}, host) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
             yield server

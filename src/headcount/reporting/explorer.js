@@ -69,9 +69,11 @@ function explorer(root) {
       await work();
       if (notice.again) say("");
     } catch (error) {
-      say(error.message, error instanceof Gone ? "gone" : "bad", () => attempt(work));
+      say(error.message, error instanceof Gone ? "gone" : "bad", () => attempt(again));
     }
   }
+
+  const again = () => reading ? Promise.all([showAnswer(), showHead(), measured ? null : sweep(turn)]) : readText();
 
   // ------------------------------------------------------------------------------------------- a text is read
 
