@@ -26,6 +26,8 @@ RUNS = [
 ]
 OFF = "return [...document.querySelectorAll('.cell.off')].map(cell => cell.dataset.head ?? cell.dataset.unit)"
 LOSS = "return document.querySelector('.measure .now, .measure .whole:last-of-type')?.dataset.value ?? null"
+CAME = "return Number(document.querySelector('.measure .now')?.dataset.value) === arguments[0]"
+LOOKED = "return document.querySelector('.lines svg')?.getAttribute('aria-label').includes(arguments[0])"
 NOW = "return document.querySelector('.measure .now')?.dataset.value ?? null"
 READY = "return document.querySelectorAll('.cell[data-value]').length === 8 && !document.querySelector('.busy')"
 
@@ -89,7 +91,10 @@ def fresh(tab, address):
 
 def test_the_numbers_are_the_engines(page, live):
     effects = live.inspector.effects(TEXT)["effects"]
-    shown = page.run("return Object.fromEntries([...document.querySelectorAll('.cell[data-head]')].map(c => [c.dataset.head, Number(c.dataset.value)]))")
+    shown = page.run(
+        "const cells = [...document.querySelectorAll('.cell[data-head]')];"
+        "return Object.fromEntries(cells.map(cell => [cell.dataset.head, Number(cell.dataset.value)]));"
+    )
     assert shown == effects
     assert float(page.run(LOSS)) == live.loss()
     page.click('[data-head="encoder.1.2"]')
@@ -109,7 +114,8 @@ def test_typing_reads_another_text(page, live):
     page.wait(f"return ({LOSS.removeprefix('return ')}) === String(arguments[0])", live.loss(text=other))
     page.wait(READY)
     assert "text=the+cat+sleeps" in page.run("return location.hash")
-    tokens = page.run("return [...document.querySelectorAll('.lines .token[data-row] text')].map(one => one.textContent)")
+    names = "return [...document.querySelectorAll('.lines .token[data-row] text')].map(one => one.textContent)"
+    tokens = page.run(names)
     assert tokens == ["<s>", "the", "cat", "sleeps", "</s>"]
 
 
@@ -119,7 +125,7 @@ def test_clicking_rows_sets_undo_and_redo(page, live):
     page.click('[data-row="encoder.1"]')
     assert page.run(OFF) == ["encoder.0.3", *HEADS[4:]]
     page.click('[data-unit="encoder_ffn.0"]')
-    assert float(page.wait(f"const now = ({NOW.removeprefix('return ')}); return now === String(arguments[0]) ? now : null", live.loss("encoder.0.3", *HEADS[4:], "encoder_ffn.0")))
+    page.wait(CAME, live.loss("encoder.0.3", *HEADS[4:], "encoder_ffn.0"))
     for expected in (["encoder.0.3", *HEADS[4:]], ["encoder.0.3"], []):
         page.click('[aria-label="Undo"]')
         assert page.run(OFF) == expected
@@ -141,7 +147,8 @@ def test_everything_by_keyboard(page, live):
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowLeft"):
         page.press(key)
     assert page.run("return document.activeElement.dataset.head") == "encoder.1.1"
-    page.wait("return document.querySelector('.attention h2').textContent === 'encoder.1.1' && document.querySelector('.lines svg')?.getAttribute('aria-label').includes('encoder.1.1')")
+    page.wait(LOOKED, "encoder.1.1")
+    assert page.run("return document.querySelector('.attention h2').textContent") == "encoder.1.1"
     page.press(" ")
     assert page.run(OFF) == ["encoder.1.1"]
     page.press("r")
@@ -166,7 +173,7 @@ def test_everything_by_keyboard(page, live):
 def test_pointing_shows_attention_of_that_head_only(page, live):
     asked = page.run("return performance.getEntriesByType('resource').length")
     page.point_at('[data-head="encoder.1.3"]')
-    page.wait("return document.querySelector('.lines svg')?.getAttribute('aria-label').includes('encoder.1.3')")
+    page.wait(LOOKED, "encoder.1.3")
     assert page.run(OFF) == []
     assert page.run("return performance.getEntriesByType('resource').length") == asked + 1
     told = live.inspector.attention(TEXT, "encoder.1.3")
@@ -174,10 +181,15 @@ def test_pointing_shows_attention_of_that_head_only(page, live):
     page.point_at('.lines .token[data-row="2"]')
     shares = page.run("return [...document.querySelectorAll('.lines .share')].map(one => one.textContent)")
     assert shares
-    x, y = page.run("const box = document.querySelector('canvas').getBoundingClientRect(); return [box.x + 4, box.y + 4]")
-    page.devtools("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    x, y = page.run("const box = document.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y]")
+    page.devtools("Input.dispatchMouseEvent", type="mouseMoved", x=x + 4, y=y + 4)
     assert page.run("return document.querySelector('.heat .note').textContent").startswith("<s> → <s>: ")
-    assert len(page.run("const c = document.querySelector('canvas'); return [...new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.filter((_, i) => i % 4 === 0))]")) > 3
+    reds = page.run(
+        "const canvas = document.querySelector('canvas'), paint = canvas.getContext('2d');"
+        "const pixels = paint.getImageData(0, 0, canvas.width, canvas.height).data;"
+        "return new Set(pixels.filter((_, place) => place % 4 === 0)).size;"
+    )
+    assert reds > 3
 
 
 def test_an_address_can_be_shared_and_edited(tab, live, page):
@@ -236,7 +248,10 @@ def test_a_phone_needs_no_sideways_scrolling(page):
         for width in (340, 390):
             page.size(width, 800)
             assert page.run("return document.documentElement.scrollWidth") == width
-            box = page.run("const b = document.querySelector('.cell').getBoundingClientRect(); return [b.width, b.height]")
+            box = page.run(
+                "const {width, height} = document.querySelector('.cell').getBoundingClientRect();"
+                "return [width, height];"
+            )
             assert min(box) > 15
     assert page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 29)"
 
@@ -259,7 +274,7 @@ def test_a_static_page_needs_no_server(tab, tmp_path):
         tab.click(f'[data-head="{head}"]')
     assert "headcount explore" in tab.wait("return document.querySelector('.answer .notice')?.textContent")
     tab.point_at('[data-head="encoder.0.3"]')
-    tab.wait("return document.querySelector('.lines svg')?.getAttribute('aria-label').includes('encoder.0.3')")
+    tab.wait(LOOKED, "encoder.0.3")
     tab.press("n")
     tab.wait("return document.querySelector('textarea').value.startsWith('<img')")
     assert "example=1" in tab.run("return location.hash")

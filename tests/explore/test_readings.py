@@ -93,7 +93,7 @@ def test_a_translation_is_what_decoding_writes():
         answer = inspector.answer(TEXT, [str(head)])
         assert answer["written"] == written
         differ += written != inspector.answer(TEXT)["written"]
-    assert 0 < differ
+    assert differ > 0
 
 
 def test_a_continuation_is_what_generate_writes():

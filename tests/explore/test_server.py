@@ -24,7 +24,8 @@ def serving(examples=(), host="127.0.0.1"):
     model, tokenizer, _ = build("classifier")
     inspector = Inspector(model, tokenizer, name=NASTY)
     content = {"live": True, **inspector.facts(), "findings": Findings(model, []).to_json(), "examples": len(examples)}
-    with ExploreServer(Answers(inspector, None, examples), {**content, "text": TEXT[0], "pruned": None}, host) as server:
+    content |= {"text": TEXT[0], "pruned": None}
+    with ExploreServer(Answers(inspector, None, examples), content, host) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
@@ -52,7 +53,8 @@ def ask(server, content=None, method="POST", path=None, body=None, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     body = json.dumps(content).encode() if body is None and content is not None else body
     own = {"Host": f"127.0.0.1:{server.server_port}", "Content-Type": "application/json"}
-    own |= {"Content-Length": str(len(body or b""))} | {name.replace("_", "-"): value for name, value in headers.items()}
+    own["Content-Length"] = str(len(body or b""))
+    own |= {name.replace("_", "-"): value for name, value in headers.items()}
     connection.putrequest(method, path or f"/{server.token}/ask", skip_host=True, skip_accept_encoding=True)
     for name, value in own.items():
         if value is not None:
@@ -107,7 +109,8 @@ def test_nothing_else_is_served(server, place):
 
 def test_a_name_that_was_pointed_here_is_refused(server):
     port = server.server_port
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", f"10.0.0.1:{port}", None):
+    others = ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", f"10.0.0.1:{port}", None)
+    for host in others:
         for method, path in (("POST", None), ("GET", f"/{server.token}/")):
             assert ask(server, question(), method, path, Host=host)[0] in (400, 421)
     for host in (f"localhost:{port}", f"[::1]:{port}"):
@@ -224,7 +227,8 @@ def test_a_named_host_takes_addresses_but_no_other_names():
 def test_findings_colour_and_name_sets():
     model = build("classifier").model
     heads = [f"encoder.{layer}.{index}" for layer in range(2) for index in range(4)]
-    scores = [{"head": head, "score": place / 8, "normalized": place} for place, head in enumerate([*heads, "encoder.9.9"])]
+    named = enumerate([*heads, "encoder.9.9"])  # of which the last is not this model's
+    scores = [{"head": head, "score": place / 8, "normalized": place} for place, head in named]
     runs = [
         {"command": "importance", "method": "gradient", "order_by": "normalized", "heads": scores, "order": heads},
         {"command": "roles", "heads": [{"head": heads[1], "role": "rare"}, {"head": "x", "role": "idle"}]},

@@ -78,17 +78,20 @@ def explore(
         examples = texts_of(whole, data, column, split, limit, seed)
         smaller = load_smaller(findings, against, device, dtype)
         pruned = None if smaller is None else Inspector(smaller[1], tokenizer, max_length=max_length, name=smaller[0])
+        facts = inspector.facts()
+        if text is None and not examples:
+            text = SAMPLES.get(facts["kind"], "A gripping film with a wonderful cast.")
+        inspector.read((examples[0]["text"], examples[0]["pair"]) if text is None else (text, pair))  # refuse it here
         content = {
             "live": True,
-            **inspector.facts(),
+            **facts,
             "findings": findings.to_json(),
             "examples": len(examples),
-            "text": text or SAMPLES.get(inspector.facts()["kind"], "A gripping film with a wonderful cast."),
+            "text": text,
+            "pair": pair,
             "pruned": None if smaller is None else smaller[0],
         }
-        first = [{"text": text, "pair": pair}] if text is not None else []
-        inspector.read((first[0]["text"], pair) if first else _first(examples, content["text"]))  # fails here, if at all
-        with ExploreServer(Answers(inspector, pruned, [*first, *examples]), content, host, port) as server:
+        with ExploreServer(Answers(inspector, pruned, examples), content, host, port) as server:
             if not server.is_local():
                 warning = f"{host} lets other machines in: whoever has the address can use this model."
                 messages.print(warning, style="yellow", markup=False, soft_wrap=True)
@@ -99,10 +102,6 @@ def explore(
                 server.serve_forever()
             except KeyboardInterrupt:
                 return
-
-
-def _first(examples: Sequence[dict[str, Any]], text: str) -> tuple[str, str | None]:
-    return (examples[0]["text"], examples[0]["pair"]) if examples else (text, None)
 
 
 def open_model(model: str, runs: Sequence[str], device: str, dtype: str) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""What the runs given with a model say about its heads, as the page reads it: maps to colour by, and sets to turn off."""
+"""What the runs of a model say about its heads, as the page reads it: maps to colour by, and sets to turn off."""
 
 from __future__ import annotations
 

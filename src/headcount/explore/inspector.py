@@ -1,4 +1,4 @@
-"""`Inspector`: what a page asks of a model. Everything is a plain answer, ready for JSON; texts read before are kept."""
+"""`Inspector`: what a page asks of a model. Answers are ready for JSON; the last few texts are kept."""
 
 from __future__ import annotations
 

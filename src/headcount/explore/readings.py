@@ -204,9 +204,7 @@ class TokenReading(Reading):
         tokens = [*known, *others]
         bars = [
             {"name": name, "share": share, "was": was}
-            for name, share, was in zip(
-                _names(self.tokenizer, tokens), given, self.whole[tokens].tolist(), strict=True
-            )
+            for name, share, was in zip(_names(self.tokenizer, tokens), given, self.whole[tokens].tolist(), strict=True)
         ]
         return {"bars": bars, "steps": shares[len(known) :]}
 

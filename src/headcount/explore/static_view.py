@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -74,10 +74,12 @@ def view(
     smaller = None if pruned is None else Inspector(pruned, tokenizer, max_length=max_length)
     texts = []
     for place, row in enumerate(rows):
-        steps = _read(inspector, findings, smaller, (row["text"], row.get("pair")))
-        for share, read in steps:
+
+        def report(share: float, place: int = place) -> None:
             if progress is not None:
                 progress((place + share) / len(rows))
+
+        read = _read(inspector, findings, smaller, (row["text"], row.get("pair")), report)
         texts.append({**read, "label": row.get("label")})
     told = {"live": False, **inspector.facts(), "findings": findings.to_json(), "texts": texts}
     return View({**told, "pruned": None if smaller is None else smaller.name})
@@ -88,9 +90,9 @@ def _row(given: Any) -> Mapping[str, Any]:
 
 
 def _read(
-    inspector: Inspector, findings: Findings, smaller: Inspector | None, text: Text
-) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The share done and what is known of one text so far; the last one is whole."""
+    inspector: Inspector, findings: Findings, smaller: Inspector | None, text: Text, report: Callable[[float], None]
+) -> dict[str, Any]:
+    """Everything that the page can be asked about one text."""
     read = inspector.read(text)
     read["effects"] = inspector.effects(text)["effects"]
     read["attention"] = {str(head): inspector.attention(text, str(head)) for head in inspector.heads}
@@ -99,7 +101,8 @@ def _read(
     sets = _sets(inspector, findings, read["effects"])
     for done, units in enumerate(sets, start=1):
         read["answers"][",".join(sorted(units))] = inspector.answer(text, units)
-        yield done / len(sets), read
+        report(done / len(sets))
+    return read
 
 
 def _sets(inspector: Inspector, findings: Findings, effects: Mapping[str, float]) -> list[list[str]]:

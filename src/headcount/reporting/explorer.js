@@ -2,7 +2,7 @@
 "use strict";
 
 const EFFECT = "effect", KINDS = { encoder: "encoder", decoder: "decoder", cross: "cross-attention", text: "text", vision: "vision" };
-const TITLES = { classification: "Prediction", translation: "Written", causal: "Next token", masked: "Hidden token", embedding: "Embedding" };
+const TITLES = { classification: "Prediction", translation: "Output", causal: "Next token", masked: "Hidden token", embedding: "Embedding" };
 const LABELS = { classification: "Text", translation: "Source", causal: "Prompt", masked: "Text", embedding: "Text" };
 const ROLES = ["positional", "syntactic", "rare", "idle"];
 const pause = time => new Promise(done => setTimeout(done, time));
@@ -73,7 +73,8 @@ function explorer(root) {
     }
   }
 
-  const again = () => reading ? Promise.all([showAnswer(), showHead(), measured ? null : sweep(turn)]) : readText();
+  const isRead = () => reading && reading.text === state.text && (reading.pair ?? null) === state.pair;
+  const again = () => isRead() ? Promise.all([showAnswer(), showHead(), measured ? null : sweep(turn)]) : readText();
 
   // ------------------------------------------------------------------------------------------- a text is read
 
@@ -200,14 +201,14 @@ function explorer(root) {
     state.example = null;
     label = null;
     await attempt(async () => {
-      if (!live || (!told.has("text") && count) || example !== null) {
+      if (!live || example !== null || (!told.has("text") && content.text === null)) {
         state.example = Number.isInteger(example) && example >= 0 && example < count ? example : 0;
         const found = live ? await ask("example", { index: state.example }) : content.texts[state.example];
         Object.assign(state, { text: found.text, pair: found.pair ?? null });
         label = found.label ?? null;
       } else {
         state.text = told.get("text") ?? content.text;
-        state.pair = told.get("pair");
+        state.pair = told.has("text") ? told.get("pair") : content.pair ?? null;
       }
       fill();
       paint();
@@ -265,7 +266,7 @@ function explorer(root) {
         made("div.bar", {}, made("label", {}, "Colour ", colours), made("span.steps", {}, undoButton, redoButton, allOn)),
         grids, scale,
         made("div.bar", {}, count),
-        made("div.bar.off", {}, made("span", {}, "The"), share, made("span", {}, "% of least"), order, made("button", { type: "button", onclick: () => turnOff(least(Number(share.value), order.value)), "data-least": "" }, "Off")),
+        made("div.bar.off", {}, made("span", {}, "Least"), share, made("span", {}, "% by"), order, made("button", { type: "button", onclick: () => turnOff(least(Number(share.value), order.value)), "data-least": "" }, "Off")),
         sets.length ? made("div.bar.off", {}, made("span", {}, "Turn off"), ...sets) : null,
         help),
       made("div.result", {}, answerPlace, made("section.attention", { "aria-label": "Attention" }, lookTitle, factList, lookPlace))));
@@ -331,7 +332,8 @@ function explorer(root) {
     if (map?.kind === "role") return ROLES.includes(value) ? `r${ROLES.indexOf(value)}` : "r4";
     if (!most) return "z0";
     if (map?.kind === "importance") return `s${Math.max(0, Math.min(8, Math.round(8 * value / most)))}`;
-    const level = Math.round(5 * Math.abs(value) / most), worse = map ? map.sign * value < 0 : value > 0;
+    // On one text a single head can outweigh all others: the square root shows those too.
+    const size = Math.abs(value) / most, level = Math.round(5 * (map ? size : Math.sqrt(size))), worse = map ? map.sign * value < 0 : value > 0;
     return level ? (worse ? "w" : "b") + level : "z0";
   }
 

@@ -27,8 +27,8 @@ def explorer_page(content: Mapping[str, Any]) -> str:
         tag("p", content.get("model"), class_="of"),
         class_="top",
     )
-    assets = LIVE if content.get("live") else STATIC
-    page = document(f"{content.get('model')}: heads at work", version, header, _explorer(content, "page"), assets=assets)
+    title, assets = f"{content.get('model')}: heads at work", LIVE if content.get("live") else STATIC
+    page = document(title, version, header, _explorer(content, "page"), assets=assets)
     return f"{MARK}{page}\n"
 
 
