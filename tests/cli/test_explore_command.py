@@ -13,7 +13,7 @@ import webbrowser
 import pytest
 
 from explored_models import build
-from headcount import remove, save
+from headcount import anatomy, remove, save
 from headcount.explore import ExploreServer
 
 PROGRAM = "import sys; sys.argv[0] = 'headcount'; from headcount.cli import main; main()"
@@ -78,8 +78,9 @@ def test_runs_examples_and_the_pruned_model(headcount, place, served):
     examples = served["answers"].examples
     texts = [(one["text"], one["label"]) for one in examples]
     assert texts == [("a dog runs", "LABEL_1"), ("the cat sleeps", "LABEL_0")]
-    assert served["answers"].pruned.name == str(place / "small" / "model")
-    assert len(served["answers"].pruned.heads) == 7
+    inspector = served["answers"].inspector
+    assert inspector.facts()["pruned"] == str(place / "small" / "model")
+    assert len(anatomy(inspector.smaller).heads) == 7
 
 
 def test_another_host_is_warned_about(headcount, place, served):

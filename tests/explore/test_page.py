@@ -37,12 +37,12 @@ class Live:
 
     def __init__(self):
         self.model, self.tokenizer, _ = build("classifier")
-        self.inspector = Inspector(self.model, self.tokenizer, name=NASTY)
-        smaller = Inspector(remove(self.model, ["encoder.0.0"]), self.tokenizer, name="small/model")
+        smaller = remove(self.model, ["encoder.0.0"])
+        self.inspector = Inspector(self.model, self.tokenizer, name=NASTY, pruned=smaller)
         examples = [{"text": "a dog", "pair": None, "label": "fine"}, {"text": NASTY, "pair": "the cat", "label": None}]
         content = {"live": True, **self.inspector.facts(), "findings": Findings(self.model, RUNS).to_json()}
-        content |= {"examples": len(examples), "text": TEXT[0], "pruned": "small/model"}
-        self.server = ExploreServer(Answers(self.inspector, smaller, examples), content)
+        content |= {"examples": len(examples), "text": TEXT[0], "pair": None}
+        self.server = ExploreServer(Answers(self.inspector, examples), content)
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.thread.start()
 
@@ -226,7 +226,8 @@ def test_two_tabs_do_not_disturb_each_other(tab, live, page):
 def test_the_pruned_model_beside_the_original(page, live):
     page.click(".compare input")
     cut = page.wait("return document.querySelector('.measure .cut')?.dataset.value")
-    assert float(cut) == live.server.answers.pruned.answer(TEXT)["loss"]
+    assert float(cut) == live.inspector.pruned(TEXT)["loss"]
+    assert float(cut) == pytest.approx(live.loss("encoder.0.0"), abs=1e-5)
     assert "pruned=1" in page.run("return location.hash")
 
 

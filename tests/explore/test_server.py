@@ -24,8 +24,8 @@ def serving(examples=(), host="127.0.0.1"):
     model, tokenizer, _ = build("classifier")
     inspector = Inspector(model, tokenizer, name=NASTY)
     content = {"live": True, **inspector.facts(), "findings": Findings(model, []).to_json(), "examples": len(examples)}
-    content |= {"text": TEXT[0], "pruned": None}
-    with ExploreServer(Answers(inspector, None, examples), content, host) as server:
+    content |= {"text": TEXT[0], "pair": None}
+    with ExploreServer(Answers(inspector, examples), content, host) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
@@ -152,7 +152,6 @@ def test_only_json_of_a_known_size_is_read(server):
         {"what": "example", "index": 1},
         {"what": "example", "index": -1},
         {"what": "example", "index": True},
-        {"what": "pruned", "text": "a"},
     ],
 )
 def test_malformed_questions_are_refused(server, asked):
@@ -167,6 +166,7 @@ def test_what_the_model_refuses_is_said(server):
         (question(off=["encoder.0", "encoder.0.1"]), "encoder.0.1"),
         ({**question(), "text": " "}, "empty"),
         (question("attention", head="encoder.0.1; drop"), "drop"),
+        (question("pruned"), "pruned"),
     ):
         status, _, told = ask(server, asked)
         assert (status, fact in json.loads(told)["error"]) == (422, True)
@@ -222,6 +222,8 @@ def test_a_named_host_takes_addresses_but_no_other_names():
         assert not server.is_local()
         assert server.is_own_host(f"192.168.1.5:{port}")
         assert not server.is_own_host(f"evil.example:{port}")
+        assert "0.0.0.0" not in server.address
+        assert server.is_own_host(urllib.parse.urlsplit(server.address).netloc)
 
 
 def test_findings_colour_and_name_sets():

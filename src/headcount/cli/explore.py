@@ -74,10 +74,9 @@ def explore(
 
     with quiet():
         whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
-        inspector = Inspector(whole, tokenizer, max_length=max_length, name=model)
         examples = texts_of(whole, data, column, split, limit, seed)
-        smaller = load_smaller(findings, against, device, dtype)
-        pruned = None if smaller is None else Inspector(smaller[1], tokenizer, max_length=max_length, name=smaller[0])
+        pruned = load_smaller(findings, against, device, dtype)
+        inspector = Inspector(whole, tokenizer, max_length=max_length, name=model, pruned=pruned)
         facts = inspector.facts()
         if text is None and not examples:
             text = SAMPLES.get(facts["kind"], "A gripping film with a wonderful cast.")
@@ -89,9 +88,8 @@ def explore(
             "examples": len(examples),
             "text": text,
             "pair": pair,
-            "pruned": None if smaller is None else smaller[0],
         }
-        with ExploreServer(Answers(inspector, pruned, examples), content, host, port) as server:
+        with ExploreServer(Answers(inspector, examples), content, host, port) as server:
             if not server.is_local():
                 warning = f"{host} lets other machines in: whoever has the address can use this model."
                 messages.print(warning, style="yellow", markup=False, soft_wrap=True)
@@ -117,12 +115,12 @@ def open_model(model: str, runs: Sequence[str], device: str, dtype: str) -> tupl
     return whole, tokenizer, findings
 
 
-def load_smaller(findings: Any, against: str | None, device: str, dtype: str) -> tuple[str, Any] | None:
-    """The name and the weights of the model to compare with, if there is one."""
+def load_smaller(findings: Any, against: str | None, device: str, dtype: str) -> Any:
+    """The model to compare with, if there is one."""
     from headcount.cli.loading import load_weights
 
     place = against or findings.pruned()
-    return None if place is None else (str(place), load_weights(str(place), device, dtype))
+    return None if place is None else load_weights(str(place), device, dtype)
 
 
 def texts_of(

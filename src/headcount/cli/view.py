@@ -56,11 +56,11 @@ def view(
     with quiet():
         whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
         texts = texts_of(whole, data, column, split, limit, seed) or [{"text": text, "pair": pair}]
-        smaller = load_smaller(findings, against, device, dtype)
+        pruned = load_smaller(findings, against, device, dtype)
         with progress("reading") as bar:
             page = precompute(
                 *(whole, tokenizer, texts), runs=findings.runs, name=model, progress=bar,
-                max_length=max_length, pruned=None if smaller is None else smaller[1],
+                max_length=max_length, pruned=pruned,
             )  # fmt: skip
         if out.endswith(".html"):
             page.save(out)

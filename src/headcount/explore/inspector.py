@@ -15,7 +15,7 @@ from torch import Tensor
 from headcount.engine import tokens_for
 from headcount.errors import HeadcountError
 from headcount.evaluation import make_plan, measure
-from headcount.explore.readings import Reading, read
+from headcount.explore.readings import TextReading, read
 from headcount.heads import Head
 from headcount.intervene import capture, masked
 from headcount.structure import AttentionSite, anatomy, came_from, device_of, whole_anatomy
@@ -38,18 +38,22 @@ class Inspector:
     >>> inspector.attention(("a fine film", None), "encoder.1.3")["rows"]
     5
 
-    max_length: longer texts are cut to this many tokens.
+    max_length: longer texts are cut to this many tokens. name: what to call the model.
+    pruned: a smaller model to compare with.
 
     Several threads may ask at once: the model answers them one after the other.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, max_length: int = 128, name: str | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, max_length: int = 128, name: str | None = None, pruned: Any = None
+    ) -> None:
         self.model, self.tokenizer, self.max_length = model.eval(), tokenizer, max_length
+        self.smaller = None if pruned is None else pruned.eval()
         self.name = name or came_from(model) or type(model).__name__
         self.found = whole_anatomy(model)
         self.heads = anatomy(model).heads
         self.lock = RLock()
-        self._readings: OrderedDict[Any, Reading] = OrderedDict()
+        self._readings: OrderedDict[Any, TextReading] = OrderedDict()
         self._sweeps: OrderedDict[Any, Sweep] = OrderedDict()
         self._attention: OrderedDict[Any, dict[str, Tensor]] = OrderedDict()
 
@@ -62,9 +66,10 @@ class Inspector:
             for site in self.found.sites
         ]
         kind = guess_kind(self.model) or "embedding"
-        return {"model": self.name, "class": type(self.model).__name__, "kind": kind, "sites": sites}
+        smaller = None if self.smaller is None else came_from(self.smaller) or type(self.smaller).__name__
+        return {"model": self.name, "class": type(self.model).__name__, "kind": kind, "sites": sites, "pruned": smaller}
 
-    def reading(self, text: Text) -> Reading:
+    def reading(self, text: Text) -> TextReading:
         """The text as the model reads it."""
         with self.lock:
             return _kept(self._readings, text, lambda: read(self.model, self.tokenizer, *text, self.max_length))
@@ -89,6 +94,13 @@ class Inspector:
             reading = self.reading(text)  # before the masks are set: its own answer is that of the whole model
             with masked(self.model, off=off):
                 return reading.answer(self.model)
+
+    def pruned(self, text: Text) -> dict[str, Any]:
+        """What the smaller model answers; its loss is that of the whole model's answer."""
+        if self.smaller is None:
+            raise HeadcountError("there is no pruned model to compare with", advice="pass {pruned}")
+        with self.lock:
+            return self.reading(text).answer(self.smaller)
 
     def attention(self, text: Text, head: str, off: Sequence[str] = ()) -> dict[str, Any]:
         """The attention weights of one head: rows attend to columns."""
@@ -124,7 +136,7 @@ class Inspector:
 class Sweep:
     """Every head off alone on one text, in steps: the engine's own plan and measurements, a few at a time."""
 
-    def __init__(self, model: Any, reading: Reading, heads: Sequence[Head]) -> None:
+    def __init__(self, model: Any, reading: TextReading, heads: Sequence[Head]) -> None:
         masks = [frozenset[Head](), *(frozenset([head]) for head in heads)]
         plan = make_plan(model, reading, masks)
         self._measured: Iterator[Any] = measure(model, reading, plan, [[0]], tokens_for(model))

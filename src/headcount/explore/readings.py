@@ -22,7 +22,7 @@ NEW_TOKENS = 10  # of a continuation
 LOSS = Metric("loss", lambda sums: sums[..., 0], higher_is_better=False, relative=True)
 
 
-class Reading(BaseTask):
+class TextReading(BaseTask):
     """What every reading has beside its task: tokens to show, and the answer to a pass.
 
     tokens: for each kind of attention the tokens that attend and those attended to. steps: the names of the tokens
@@ -47,7 +47,7 @@ class Reading(BaseTask):
         raise NotImplementedError
 
 
-def read(model: Any, tokenizer: Any, text: str, pair: str | None = None, max_length: int | None = None) -> Reading:
+def read(model: Any, tokenizer: Any, text: str, pair: str | None = None, max_length: int | None = None) -> TextReading:
     """Read one text, or a pair of texts, as the model's class asks for.
 
     >>> from headcount.tasks.toy import toy_classifier
@@ -76,7 +76,7 @@ def read(model: Any, tokenizer: Any, text: str, pair: str | None = None, max_len
         raise BadData("the text is empty")
     limits = [n for n in (max_length, position_limit(model), tokenizer.model_max_length) if n is not None]
     with torch.inference_mode():
-        reading: Reading = make(model, tokenizer, text, pair, min(limits))
+        reading: TextReading = make(model, tokenizer, text, pair, min(limits))
     reading.check(model)
     return reading
 
@@ -86,18 +86,18 @@ def _is_bare(model: Any) -> bool:
     return getattr(model, "base_model", None) is model
 
 
-class ClassReading(Classification, Reading):
+class ClassReading(Classification, TextReading):
     """A classifier: shares of the classes; several where each is decided alone, a score where there is one output."""
 
     def __init__(self, model: Any, tokenizer: Any, text: str, pair: str | None, limit: int) -> None:
         row = {"text": text, "label": 0} | ({} if pair is None else {"pair": pair})
-        columns = {"text": "text", "pair": None if pair is None else "pair", "label": "label"}
-        super().__init__([row], tokenizer, metric="loss", max_length=limit, **columns)
+        second = None if pair is None else "pair"
+        super().__init__([row], tokenizer, text="text", pair=second, label="label", metric="loss", max_length=limit)
         config = model.config
         self.steps, self.cut = [], _cut(self.remarks, limit)
         self.several = getattr(config, "problem_type", None) == "multi_label_classification"
         self.scored = config.num_labels == 1
-        self.measure = "how far the score moves" if self.scored else Reading.measure
+        self.measure = "how far the score moves" if self.scored else TextReading.measure
         self.classes = [str(config.id2label.get(place, place)) for place in range(config.num_labels)]
         self.own: Tensor = self.outputs(model, self.batch([0]).to(device_of(model)))  # (1, C)
         self.labels = [int(self.own.argmax())]
@@ -126,7 +126,7 @@ class ClassReading(Classification, Reading):
         return BaseTask.check(self, model)  # the label is the model's own answer
 
 
-class WrittenReading(Translation, Reading):
+class WrittenReading(Translation, TextReading):
     """An encoder-decoder that writes: its own output is the reference, token by token."""
 
     def __init__(self, model: Any, tokenizer: Any, text: str, pair: str | None, limit: int) -> None:
@@ -167,7 +167,7 @@ class WrittenReading(Translation, Reading):
 PROCESSORS = ("repetition_penalty", "sequence_bias")  # others only ban or force tokens
 
 
-class TokenReading(Reading):
+class TokenReading(TextReading):
     """A language model: the shares of its candidates for one token, and the loss of the tokens that it chose itself."""
 
     def __init__(self, tokenizer: Any, ids: list[int], position: int, remarks: Sequence[str] = ()) -> None:
@@ -244,7 +244,7 @@ class ContinuedReading(TokenReading):
         self.own = self._continue(model, [])
         ids = [*prompt, *self.own[:-1]]
         self.features = {"input_ids": [ids]}
-        self.lengths, self.content = [len(ids)], [ids]
+        self.lengths, self.content = [len(ids)], list[Any]([ids])
         self.labels = [[*[-100] * (len(prompt) - 1), *self.own]]
         self.look(model)
         self.steps = _names(tokenizer, self.own)
@@ -268,7 +268,7 @@ class ContinuedReading(TokenReading):
         return written
 
 
-class EmbeddingReading(Reading):
+class EmbeddingReading(TextReading):
     """An encoder without a task: the mean of its last hidden states, and how far it moves."""
 
     measure = "cosine distance of the embedding"

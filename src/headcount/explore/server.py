@@ -24,7 +24,7 @@ from headcount.errors import HeadcountError
 from headcount.explore.inspector import Inspector, Text
 from headcount.reporting import explorer_page, explorer_policy
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, EVERYWHERE = "127.0.0.1", ("0.0.0.0", "::")
 LONGEST_BODY, LONGEST_TEXT, MOST_UNITS = 64 * 1024, 20_000, 4096  # bytes, characters, units turned off at once
 RATE, BURST, CONNECTIONS = 40, 80, 24  # questions a second, at once, and open connections
 SLICE = 0.15  # seconds of a sweep before others get their turn
@@ -39,15 +39,13 @@ class Refused(HeadcountError):
 
 
 class Answers:
-    """What can be asked: a text read, units turned off, a head looked at, every head's effect, an example.
+    """What can be asked: a text read, units off, the pruned model, a head looked at, every head's effect, an example.
 
-    pruned: an inspector of a smaller model to compare with. examples: texts to step through.
+    examples: texts to step through.
     """
 
-    def __init__(
-        self, inspector: Inspector, pruned: Inspector | None = None, examples: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
-        self.inspector, self.pruned, self.examples = inspector, pruned, examples
+    def __init__(self, inspector: Inspector, examples: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.inspector, self.examples = inspector, examples
 
     def __call__(self, asked: Any) -> dict[str, Any]:
         if not isinstance(asked, dict):
@@ -60,8 +58,8 @@ class Answers:
             return self.inspector.read(text)
         if what == "answer":
             return self.inspector.answer(text, off)
-        if what == "pruned" and self.pruned is not None:
-            return self.pruned.answer(text)
+        if what == "pruned":
+            return self.inspector.pruned(text)
         if what == "attention":
             return self.inspector.attention(text, _string(asked.get("head"), "head", 64), off)
         if what == "effects":
@@ -117,7 +115,8 @@ class ExploreServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        return f"http://{self._written(self.host)}:{self.server_port}/{self.token}/"
+        host = _outward_address() if self.host in EVERYWHERE else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/{self.token}/"
 
     def is_local(self) -> bool:
         return _is_loopback(self.host)
@@ -165,10 +164,6 @@ class ExploreServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that breaks off is the browser's own business."""
-
-    @staticmethod
-    def _written(host: str) -> str:
-        return f"[{host}]" if ":" in host else host
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -256,6 +251,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """The terminal shows the address, and nothing else."""
+
+
+def _outward_address() -> str:
+    """The address that other machines know this one by; nothing is sent to find out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # kept for documentation: nobody's
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])
 
 
 def _is_address(name: str) -> bool:

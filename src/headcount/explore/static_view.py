@@ -70,8 +70,8 @@ def view(
     rows = [{"text": text, "pair": pair}] if isinstance(text, str) else [_row(one) for one in text]
     if not rows:
         raise HeadcountError("there are no texts to view", advice="pass {text}")
-    inspector, findings = Inspector(model, tokenizer, max_length=max_length, name=name), Findings(model, runs)
-    smaller = None if pruned is None else Inspector(pruned, tokenizer, max_length=max_length)
+    inspector = Inspector(model, tokenizer, max_length=max_length, name=name, pruned=pruned)
+    findings = Findings(model, runs)
     texts = []
     for place, row in enumerate(rows):
 
@@ -79,24 +79,21 @@ def view(
             if progress is not None:
                 progress((place + share) / len(rows))
 
-        read = _read(inspector, findings, smaller, (row["text"], row.get("pair")), report)
+        read = _read(inspector, findings, (row["text"], row.get("pair")), report)
         texts.append({**read, "label": row.get("label")})
-    told = {"live": False, **inspector.facts(), "findings": findings.to_json(), "texts": texts}
-    return View({**told, "pruned": None if smaller is None else smaller.name})
+    return View({"live": False, **inspector.facts(), "findings": findings.to_json(), "texts": texts})
 
 
 def _row(given: Any) -> Mapping[str, Any]:
     return given if isinstance(given, Mapping) else {"text": given}
 
 
-def _read(
-    inspector: Inspector, findings: Findings, smaller: Inspector | None, text: Text, report: Callable[[float], None]
-) -> dict[str, Any]:
+def _read(inspector: Inspector, findings: Findings, text: Text, report: Callable[[float], None]) -> dict[str, Any]:
     """Everything that the page can be asked about one text."""
     read = inspector.read(text)
     read["effects"] = inspector.effects(text)["effects"]
     read["attention"] = {str(head): inspector.attention(text, str(head)) for head in inspector.heads}
-    read["pruned"] = None if smaller is None else smaller.answer(text)
+    read["pruned"] = None if inspector.smaller is None else inspector.pruned(text)
     read["answers"] = {}
     sets = _sets(inspector, findings, read["effects"])
     for done, units in enumerate(sets, start=1):
