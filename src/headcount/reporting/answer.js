@@ -3,7 +3,7 @@
 
 function answerNumbers({ whole, off, pruned }, name, write) {
   const one = (answer, how) => made(`b.${how}`, { "data-value": answer[name], title: answer[name] }, write(answer[name]));
-  return [one(whole, "whole"), ...(off ? [" → ", one(off, "now")] : []), ...(pruned && pruned[name] !== undefined ? [" · pruned ", one(pruned, "cut")] : [])];
+  return [one(whole, "whole"), ...(off ? [" → ", one(off, "now"), ` (${signed(off[name] - whole[name])})`] : []), ...(pruned && pruned[name] !== undefined ? [" · pruned ", one(pruned, "cut")] : [])];
 }
 
 function answerLegend(units, pruned) {

@@ -379,7 +379,7 @@ function explorer(root) {
     if (before.bars) parts.push(answerBars(named, kind));
     if (before.written !== undefined) parts.push(answerTexts(named, reading.steps));
     if (before.score !== undefined) parts.push(made("p.big", {}, ...answerNumbers(named, "score", plain)));
-    parts.push(made("p.measure", {}, `${reading.measure}: `, ...answerNumbers(named, "loss", plain), now ? made("b.change", { "data-value": now.loss - before.loss }, ` (${signed(now.loss - before.loss)})`) : null));
+    parts.push(made("p.measure", {}, `${reading.measure}: `, ...answerNumbers(named, "loss", plain)));
     answerPlace.replaceChildren(...parts);
   }
 
