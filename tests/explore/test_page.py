@@ -283,6 +283,20 @@ def test_a_static_page_needs_no_server(tab, tmp_path):
     assert tab.complaints() == []
 
 
+def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tab, tmp_path):
+    model, tokenizer, _ = build("classifier")
+    made = view(model, tokenizer, TEXT[0])
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><title>notebook</title>{made._repr_html_()}")
+    tab.size(1280)
+    tab.open(tmp_path / "notebook.html")
+    tab.ask("POST", "frame", {"id": 0})
+    tab.wait(READY)
+    tab.run("document.querySelector('[data-head=\"encoder.1.2\"]').click()")
+    assert float(tab.wait(NOW)) == made.content["texts"][0]["answers"]["encoder.1.2"]["loss"]
+    assert tab.run("try { return String(parent.document.title) } catch { return 'refused' }") == "refused"
+    tab.ask("POST", "frame", {"id": None})
+
+
 @pytest.mark.parametrize("kind", ["translator", "causal", "masked", "embedding", "score"])
 def test_every_kind_of_model_has_its_answer(tab, tmp_path, kind):
     model, tokenizer, _ = build(kind)

@@ -1,10 +1,9 @@
 // Turn heads off and watch. The live page asks its server; a static one looks up what it holds.
 "use strict";
 
-const EFFECT = "effect", KINDS = { encoder: "encoder", decoder: "decoder", cross: "cross-attention", text: "text", vision: "vision" };
+const EFFECT = "effect";
 const TITLES = { classification: "Prediction", translation: "Output", causal: "Next token", masked: "Hidden token", embedding: "Embedding" };
 const LABELS = { classification: "Text", translation: "Source", causal: "Prompt", masked: "Text", embedding: "Text" };
-const ROLES = ["positional", "syntactic", "rare", "idle"];
 const pause = time => new Promise(done => setTimeout(done, time));
 class Gone extends Error {}
 
@@ -12,10 +11,8 @@ function explorer(root) {
   const content = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
   const { live, kind, sites, findings } = content;
   const whole = root.classList.contains("page");  // it is the page itself: its state is in the address
-  const attention = sites.filter(site => site.heads), layers = sites.filter(site => site.neurons);
   const siteOf = Object.fromEntries(sites.map(site => [site.name, site]));
-  const headsOf = site => site.heads.map(index => `${site.name}.${index}`);
-  const allHeads = attention.flatMap(headsOf), known = new Set(allHeads);
+  const allHeads = sites.filter(site => site.heads).flatMap(headsOf), known = new Set(allHeads);
   const maps = findings.maps, state = { text: "", pair: null, off: new Set(), head: null, colour: EFFECT, example: null, pruned: false };
   const past = [], future = [];
   let reading = null, effects = {}, measured = false, turn = 0, asked = 0;
@@ -24,7 +21,8 @@ function explorer(root) {
   // ------------------------------------------------------------------------------------------------- asking
 
   async function ask(what, more = {}) {
-    const body = JSON.stringify({ what, text: state.text, pair: state.pair, ...more });
+    const { text, pair } = what === "read" ? state : reading ?? state;  // what is shown, while another text is read
+    const body = JSON.stringify({ what, text, pair, ...more });
     for (let attempt = 0; ; attempt++) {
       let answer;
       try {
@@ -185,7 +183,9 @@ function explorer(root) {
     if (state.colour !== EFFECT) told.set("colour", state.colour);
     if (state.pruned) told.set("pruned", "1");
     const hash = "#" + told.toString().replaceAll("%2C", ",");
-    if (hash !== location.hash) history.replaceState(null, "", hash);
+    try {
+      if (hash !== location.hash) history.replaceState(null, "", hash);
+    } catch { /* a notebook's frame has no address of its own */ }
   }
 
   const isUnit = unit => known.has(unit) || Boolean(siteOf[unit]?.neurons) || /^(\w+\.\d+)\.\d+(-\d+)?$/.test(unit) && Boolean(siteOf[unit.replace(/\.[^.]*$/, "")]?.neurons);
@@ -249,8 +249,8 @@ function explorer(root) {
   const count = made("span.count");
   const sets = findings.sets.map((set, place) => made("button.set", { type: "button", "data-set": place, onclick: () => turnOff(set.units), title: `${set.units.length} units` }, set.name));
   const compare = made("input", { type: "checkbox", onchange: event => { state.pruned = event.target.checked; remember(); attempt(showAnswer); } });
-  const scale = made("div.scale");
-  const grids = made("div.grids", { role: "group", "aria-label": "Heads: arrow keys move, space turns off" });
+  const grid = headGrid(sites, { toggle, look });
+  const { cells, rows } = grid;
   const answerPlace = made("section.answer", { "aria-live": "polite" });
   const lookPlace = made("div.look");
   const factList = made("ul.facts");
@@ -264,59 +264,15 @@ function explorer(root) {
     made("div.sides", {},
       made("section.heads", { "aria-label": "Heads" },
         made("div.bar", {}, made("label", {}, "Colour ", colours), made("span.steps", {}, undoButton, redoButton, allOn)),
-        grids, scale,
+        grid.place, grid.scale,
         made("div.bar", {}, count),
         made("div.bar.off", {}, made("span", {}, "Least"), share, made("span", {}, "% by"), order, made("button", { type: "button", onclick: () => turnOff(least(Number(share.value), order.value)), "data-least": "" }, "Off")),
         sets.length ? made("div.bar.off", {}, made("span", {}, "Turn off"), ...sets) : null,
         help),
       made("div.result", {}, answerPlace, made("section.attention", { "aria-label": "Attention" }, lookTitle, factList, lookPlace))));
 
-  const cells = new Map(), rows = [];
-  for (const group of new Set(attention.map(site => site.kind))) {
-    const its = attention.filter(site => site.kind === group), wide = Math.max(...its.map(site => site.of));
-    const grid = made("div.grid", { role: "grid", "aria-label": `${KINDS[group] ?? group} heads` });
-    grid.style.setProperty("--heads", wide);
-    for (const site of its) {
-      const after = layers.find(one => one.kind === `${group}_ffn` && one.layer === site.layer) ?? null;
-      const line = [];
-      grid.append(made("button.row", { type: "button", title: `Layer ${site.layer}${site.also ? ` and ${site.also.join(", ")}, which share it` : ""}: all heads off or on`, "aria-label": `${site.name}: all heads`, "data-row": site.name, onclick: () => toggle(headsOf(site)) }, String(site.layer)));
-      for (let index = 0; index < wide; index++) {
-        if (!site.heads.includes(index)) { grid.append(made("span.removed", { title: index < site.of ? "removed from this model" : "" })); continue; }
-        const head = `${site.name}.${index}`;
-        const cell = made("button.cell", { type: "button", "data-head": head, tabindex: -1, onclick: () => { look(head); toggle([head]); }, onpointerenter: event => { if (event.pointerType === "mouse") look(head); }, onfocus: () => look(head) });
-        cells.set(head, cell);
-        line.push(head);
-        grid.append(cell);
-      }
-      if (after) {
-        const cell = made("button.cell.ffn", { type: "button", "data-unit": after.name, title: `${after.name}: the feed-forward layer`, onclick: () => toggle([after.name]) }, "ffn");
-        cells.set(after.name, cell);
-        grid.append(cell);
-      } else grid.append(made("span"));
-      rows.push({ site, after, line });
-    }
-    grids.append(made("div.kind", {}, new Set(attention.map(site => site.kind)).size > 1 ? made("h3", {}, KINDS[group] ?? group) : null, grid));
-  }
-  if (layers.length && !rows.some(row => row.after)) grids.append(made("p.note", {}, "Feed-forward layers are not shown."));
-
-  // ---------------------------------------------------------------------------------------------------- colours
-
   function paint() {
-    const map = maps.find(one => one.name === state.colour);
-    const values = map ? map.values : effects;
-    const numbers = Object.values(values).filter(value => typeof value === "number");
-    const most = Math.max(0, ...numbers.map(Math.abs));
-    for (const [unit, cell] of cells) {
-      const off = state.off.has(unit) || [...state.off].some(one => cell.dataset.unit && one.startsWith(`${unit}.`));
-      cell.classList.toggle("off", off);
-      cell.classList.toggle("here", unit === state.head);
-      cell.setAttribute("aria-pressed", String(off));
-      if (!cell.dataset.head) continue;
-      cell.style.setProperty("--c", `var(--${colourOf(map, values[unit], most)})`);
-      cell.setAttribute("aria-label", `${unit}${off ? ", off" : ""}${values[unit] === undefined ? "" : `, ${typeof values[unit] === "number" ? signed(values[unit]) : values[unit]}`}`);
-      if (typeof values[unit] === "number") cell.dataset.value = values[unit]; else delete cell.dataset.value;
-      cell.setAttribute("tabindex", unit === state.head ? 0 : -1);
-    }
+    grid.paint({ map: maps.find(one => one.name === state.colour), effects, measured, off: state.off, head: state.head, moves: kind === "embedding" });
     const heads = [...state.off].filter(unit => known.has(unit)).length, others = state.off.size - heads;
     count.textContent = `${heads} of ${allHeads.length} heads off${others ? `, and ${others} feed-forward ${others === 1 ? "unit" : "units"}` : ""}`;
     undoButton.disabled = !past.length;
@@ -324,35 +280,6 @@ function explorer(root) {
     allOn.disabled = !state.off.size;
     colours.value = state.colour;
     compare.checked = state.pruned;
-    paintScale(map, most);
-  }
-
-  function colourOf(map, value, most) {
-    if (value === undefined || value === null) return "none";
-    if (map?.kind === "role") return ROLES.includes(value) ? `r${ROLES.indexOf(value)}` : "r4";
-    if (!most) return "z0";
-    if (map?.kind === "importance") return `s${Math.max(0, Math.min(8, Math.round(8 * value / most)))}`;
-    // On one text a single head can outweigh all others: the square root shows those too.
-    const size = Math.abs(value) / most, level = Math.round(5 * (map ? size : Math.sqrt(size))), worse = map ? map.sign * value < 0 : value > 0;
-    return level ? (worse ? "w" : "b") + level : "z0";
-  }
-
-  function paintScale(map, most) {
-    if (map?.kind === "role") {
-      const there = [...new Set(Object.values(map.values))];
-      return scale.replaceChildren(made("ul.legend", {}, ...there.map(role => {
-        const key = made("i");
-        key.style.background = `var(--${colourOf(map, role, 1)})`;
-        return made("li", {}, key, role);
-      })));
-    }
-    const names = map?.kind === "importance" ? ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"] : ["b5", "b4", "b3", "b2", "b1", "z0", "w1", "w2", "w3", "w4", "w5"];
-    const strip = made("div.strip");
-    for (const name of names) { const part = made("i"); part.style.background = `var(--${name})`; strip.append(part); }
-    let ends = ["0: unimportant", "", `${most.toPrecision(3)}: important`];
-    if (map?.kind === "change") ends = ["better without it", "0", `${signed(-map.sign * most)}: worse without it`];
-    if (!map) ends = kind === "embedding" ? ["", "0: the same", `${signed(most)}: moves`] : ["surer without it", measured ? "0" : `${Object.keys(effects).length} of ${allHeads.length} heads measured …`, `${signed(most)}: less sure without it`];
-    scale.replaceChildren(strip, made("div.ends", {}, ...ends.map(end => made("span", {}, end))));
   }
 
   function paintStepper() {

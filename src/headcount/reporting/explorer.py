@@ -12,7 +12,7 @@ import headcount
 from headcount.reporting.markup import REPORT, Assets, Markup, data_block, document, section, tag
 from headcount.reporting.runs import ModelRuns, mapping
 
-STYLES, SCRIPTS = (*REPORT.styles, "explorer.css"), ("attention.js", "answer.js", "explorer.js")
+STYLES, SCRIPTS = (*REPORT.styles, "explorer.css"), ("attention.js", "grid.js", "answer.js", "explorer.js")
 LIVE, STATIC = Assets(STYLES, SCRIPTS, asks=True), Assets(STYLES, SCRIPTS)
 WITH_VIEWS = Assets(STYLES, (*REPORT.scripts, *SCRIPTS))  # a report that has some
 MARK = "<!doctype html>\n<!-- a view of headcount -->\n"
