@@ -67,12 +67,22 @@ def next_commands(out):
 
 @pytest.fixture
 def nobody_looks(monkeypatch):
-    """A live page opens no browser, and ends at once."""
+    """A live page is made ready, but not served."""
 
-    def end(server):
-        raise KeyboardInterrupt
+    class Unserved(contextlib.nullcontext):
+        address = "http://127.0.0.1:1/token/"
 
-    monkeypatch.setattr("headcount.explore.ExploreServer.serve_forever", end)
+        def __init__(self, answers, content, host, port):
+            super().__init__(self)
+            assert content["live"]
+
+        def is_local(self):
+            return True
+
+        def serve_forever(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("headcount.explore.ExploreServer", Unserved)
     monkeypatch.setattr("webbrowser.open", lambda address: None)
 
 
