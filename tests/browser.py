@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +31,36 @@ class Browser:
     def ask(self, method: str, what: str, content: Any = None) -> Any:
         return request(method, f"{self.address}/session/{self.session}/{what}", content)
 
-    def open(self, file: Path) -> None:
-        self.ask("POST", "url", {"url": file.resolve().as_uri()})
+    def open(self, file: Path | str) -> None:
+        """A file, or an address."""
+        self.ask("POST", "url", {"url": file if isinstance(file, str) else file.resolve().as_uri()})
+
+    def new_tab(self) -> str:
+        """Open another tab, and return its handle; `turn_to` shows it."""
+        return self.ask("POST", "window/new", {"type": "tab"})["handle"]
+
+    def turn_to(self, handle: str) -> None:
+        self.ask("POST", "window", {"handle": handle})
+
+    def wait(self, script: str, *arguments: Any, seconds: float = 30) -> Any:
+        """What a function body returns in the page, as soon as that is not nothing."""
+        until = time.monotonic() + seconds
+        while True:
+            found = self.run(script, *arguments)
+            if found or time.monotonic() > until:
+                assert found, f"nothing came of: {script}"
+                return found
+            time.sleep(0.02)
+
+    def click(self, selector: str) -> None:
+        """Press the mouse on the middle of the first element that a selector finds."""
+        x, y = self.point_at(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.devtools("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        """Put a text where the cursor is."""
+        self.devtools("Input.insertText", text=text)
 
     def run(self, script: str, *arguments: Any) -> Any:
         """What a function body returns in the page."""
@@ -49,7 +78,7 @@ class Browser:
         """`light` or `dark`."""
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
-    def point_at(self, selector: str) -> None:
+    def point_at(self, selector: str) -> tuple[float, float]:
         """Move the mouse to the middle of the first element that a selector finds."""
         x, y = self.run(
             "const found = document.querySelector(arguments[0]); found.scrollIntoView({block: 'center'});"
@@ -57,10 +86,14 @@ class Browser:
             selector,
         )
         self.devtools("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        return x, y
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, modifiers: int = 0) -> None:
+        """modifiers: 2 for Ctrl, 8 for Shift."""
+        letter = {"text": key} if len(key) == 1 and not modifiers else {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
-            self.devtools("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+            more = {**letter, "modifiers": modifiers}
+            self.devtools("Input.dispatchKeyEvent", type=kind, key=key, code=key, **more)
 
     def complaints(self) -> list[str]:
         """What the console says, since it was asked last."""

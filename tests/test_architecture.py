@@ -23,7 +23,7 @@ ORDER = (
     *("errors", "heads", "files", "structure", "runs", "intervene", "surgery", "export"),
     *("stats", "tasks", "engine", "evaluation", "training"),
     *("ablation", "scoring", "bench", "pruning", "gates", "roles", "dynamics"),
-    *("reporting", "demo", "cli"),
+    *("reporting", "explore", "demo", "cli"),
 )
 PRINTING = {"demo", "cli"}
 HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn", "typer"}

@@ -45,6 +45,7 @@ _WHERE = {
     "find_roles": "roles",
     "track": "dynamics",
     "report": "reporting",
+    "view": "explore",
 }
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from headcount.errors import UnsupportedModel as UnsupportedModel
     from headcount.evaluation import Outcomes as Outcomes
     from headcount.evaluation import evaluate as evaluate
+    from headcount.explore import view as view
     from headcount.export import export_onnx as export_onnx
     from headcount.gates import train_gates as train_gates
     from headcount.heads import Head as Head

@@ -75,6 +75,20 @@ Data = Annotated[str, option("--data", help="A csv, tsv, jsonl, parquet or text 
 Fill = Annotated[FillName, option("--fill", help="Output of an ablated head: zero or its mean.")]
 AsJson = Annotated[bool, option("--json", panel=RUN, help="Print one JSON object.")]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace what is already there.")]
+Split = Annotated[str | None, option("--split", panel=TASK, help="Split of a hub data set.")]
+Limit = Annotated[int | None, option("--limit", panel=TASK, min=1, help="Use a random sample of this size.")]
+Seed = Annotated[int, option("--seed", panel=RUN, help="Random seed.")]
+Device = Annotated[
+    str,
+    option(
+        "--device",
+        panel=RUN,
+        parser=_device,
+        metavar="|".join(DEVICES),
+        help="cuda:1 is the second GPU; spread uses all.",
+    ),
+]
+DType = Annotated[Precision, option("--dtype", panel=RUN, help="Precision of the computation.")]
 
 
 @dataclass
@@ -95,24 +109,15 @@ class Setup:
         Literal["data", "none"],
         option("--labels", panel=TASK, help="none: no labels needed, the model's own predictions are the reference."),
     ] = "data"
-    split: Annotated[str | None, option("--split", panel=TASK, help="Split of a hub data set.")] = None
-    limit: Annotated[int | None, option("--limit", panel=TASK, min=1, help="Use a random sample of this size.")] = None
+    split: Split = None
+    limit: Limit = None
     beams: Annotated[int, option("--beams", panel=TASK, min=1, help="Beams in decoding; 1 is greedy.")] = 1
     max_length: Annotated[
         int | None, option("--max-length", panel=TASK, min=1, help="Truncate texts to this many tokens.")
     ] = None
-    seed: Annotated[int, option("--seed", panel=RUN, help="Random seed.")] = 0
-    device: Annotated[
-        str,
-        option(
-            "--device",
-            panel=RUN,
-            parser=_device,
-            metavar="|".join(DEVICES),
-            help="cuda:1 is the second GPU; spread uses all.",
-        ),
-    ] = "auto"
-    dtype: Annotated[Precision, option("--dtype", panel=RUN, help="Precision of the computation.")] = "auto"
+    seed: Seed = 0
+    device: Device = "auto"
+    dtype: DType = "auto"
     out: Annotated[str | None, option("--out", panel=RUN, help="Run directory: keeps the results, and resumes.")] = None
     as_json: AsJson = False
     engine: Annotated[
@@ -236,7 +241,7 @@ def _with_setup(
         known = [one.name for one in shared if one.name in given and (sharded or one.name not in ENGINE)]
         setup = Setup(**{name: given[name] for name in known})
         mine = {one.name: given[one.name] for one in own}
-        setup.own = {**mine, "command_line": _typed(given["context"])}
+        setup.own = {**mine, "command_line": typed(given["context"])}
         setup.check()
         with quiet(), setup.machines():
             function(setup, **mine)
@@ -282,7 +287,7 @@ class UnknownWord(typer.BadParameter):
         return self.message
 
 
-def _typed(context: Any) -> list[str]:
+def typed(context: Any) -> list[str]:
     """The command line that gives these values, whoever calls: what differs from the defaults, arguments first."""
     arguments, options = [context.info_name], list[str]()
     for one in context.command.params:

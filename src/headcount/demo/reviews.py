@@ -94,6 +94,7 @@ def tell(story: Story, quick: bool) -> None:
         ["inspect", small],
         ["evaluate", small, "--data", test],
         ["prune", model, *data, "--units", "heads,neurons", "--max-drop", "1", "--out", out / "within-a-point"],
+        explore=[model, out / "importance", out / "prune", "--data", test],
     )
 
 

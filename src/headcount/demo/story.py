@@ -112,8 +112,8 @@ class Story:
         self.runs.append(run)
         return known
 
-    def finish(self, *commands: list[Any]) -> None:
-        """Write the report, and say what to do next."""
+    def finish(self, *commands: list[Any], explore: list[Any]) -> None:
+        """Write the report, say what to do next, and how to open the demo's model in a live page."""
         from headcount.reporting import report
 
         page = report(self.runs, self.out / "report.html")
@@ -121,6 +121,8 @@ class Story:
         self.say(f"Open {page.as_posix()} in a browser. What you can do next:")
         for words in commands:
             self.say(f"  {shown([_word(word) for word in words])}")
+        self.say("To turn its heads off one by one and watch what the model does:")
+        self.say(f"  {shown([_word(word) for word in ('explore', *explore)])}")
 
 
 def claim(out: Path, settings: dict[str, Any]) -> bool:

@@ -78,6 +78,7 @@ def tell(story: Story, quick: bool) -> None:
         ["evaluate", model, *exact, "--off", most_needed(ablated)[0]["head"]],
         ["ablate", model, *exact, "--mode", "all-but-one"],
         ["prune", model, *scoring, *exact, "--heads", "25%", "--out", out / "prune"],
+        explore=[model, out / "ablate", "--data", out / "test.en"],
     )
 
 

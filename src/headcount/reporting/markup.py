@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headcount.errors import HeadcountError
+from headcount.files import write_whole
 
 # Control characters, bidirectional marks and lone surrogates hide or reorder other text.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -66,30 +71,79 @@ def asset(name: str) -> str:
     return (files("headcount.reporting") / name).read_text(encoding="utf-8")
 
 
-def document(title: str, generator: str, *body: object) -> Markup:
+class Assets(NamedTuple):
+    """The style sheets and scripts of a page, and whether it may ask the server that it came from."""
+
+    styles: tuple[str, ...]
+    scripts: tuple[str, ...]
+    asks: bool = False
+
+    @property
+    def style(self) -> str:
+        return "".join(map(asset, self.styles))
+
+    @property
+    def script(self) -> str:
+        return "".join(map(asset, self.scripts))
+
+    @property
+    def policy(self) -> str:
+        """The content security policy: these styles and scripts, and nothing else."""
+        asks = "connect-src 'self'; " if self.asks else ""
+        return (
+            f"default-src 'none'; style-src {_fingerprint(self.style)}; script-src {_fingerprint(self.script)}; "
+            f"img-src data:; {asks}base-uri 'none'; form-action 'none'"
+        )
+
+
+REPORT = Assets(("charts.css", "page.css"), ("page.js",))
+
+
+def document(title: str, generator: str, *body: object, assets: Assets = REPORT) -> Markup:
     """A whole page with its style and script inside; its content security policy forbids everything else.
 
     >>> page = document("one < two", "headcount", tag("p", "hello"))
     >>> "<title>one &lt; two</title>" in page, "default-src 'none'" in page.replace("&#x27;", "'")
     (True, True)
     """
-    style, script = asset("charts.css") + asset("page.css"), asset("page.js")
-    policy = (
-        f"default-src 'none'; style-src {_fingerprint(style)}; script-src {_fingerprint(script)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", http_equiv="Content-Security-Policy", content=assets.policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content=generator),
         tag("link", rel="icon", href="data:,"),
         tag("title", title),
-        Markup(f"<style>{style}</style>"),
+        Markup(f"<style>{assets.style}</style>"),
     )
     tip = tag("div", id="tip", role="status", hidden="")  # the script shows in it what a mark says
-    return tag("html", head, tag("body", *body, tip, Markup(f"<script>{script}</script>")), lang="en")
+    return tag("html", head, tag("body", *body, tip, Markup(f"<script>{assets.script}</script>")), lang="en")
+
+
+def data_block(content: Mapping[str, Any]) -> Markup:
+    """JSON that a script of the page reads and nothing runs; no text in it can end the block."""
+    written = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return Markup(f'<script type="application/json">{written}</script>')
+
+
+def write_page(page: str, file: str | Path) -> Path:
+    """Write a page whose first two lines say what it is; only a page of the same kind is overwritten."""
+    path = Path(file)
+    target = path.resolve()  # if it is a link, the file that it points to is written
+    mark = "".join(page.splitlines(keepends=True)[:2])
+    kind = mark.split()[4]  # <!doctype html> <!-- a report of headcount -->
+    if target.is_dir():
+        raise HeadcountError(f"{path} is a directory; name a file, such as {path / kind}.html")
+    if not target.parent.is_dir():
+        raise HeadcountError(f"the directory {path.parent} does not exist; create it, or write {path.name} elsewhere")
+    if target.exists():
+        if not target.is_file():
+            raise HeadcountError(f"{path} is not a regular file; choose another name")
+        with target.open("rb") as stream:
+            if stream.read(len(mark)) != mark.encode() and target.stat().st_size:
+                raise HeadcountError(f"{path} exists and is not a headcount {kind}; choose another name")
+    write_whole(target, page.encode())
+    return path
 
 
 def _fingerprint(content: str) -> str:

@@ -8,22 +8,33 @@ from typing import Any
 
 import headcount
 from headcount.errors import HeadcountError
-from headcount.files import write_whole
 from headcount.reporting.ablation import evaluations, one_head_per_layer, other_data
 from headcount.reporting.dynamics import dynamics
+from headcount.reporting.explorer import WITH_VIEWS, views
 from headcount.reporting.gates import gates
 from headcount.reporting.headline import headline
 from headcount.reporting.heads import heads, roles
-from headcount.reporting.markup import Columns, Markup, document, folded, join, section, table, tag
+from headcount.reporting.markup import (
+    REPORT,
+    Columns,
+    Markup,
+    document,
+    folded,
+    join,
+    section,
+    table,
+    tag,
+    write_page,
+)
 from headcount.reporting.pruning import layers, removable
 from headcount.reporting.runs import UNNAMED, ModelRuns, RunRecord, by_model, mapping, read, rows
 from headcount.reporting.speed import speed
 
-# How a report starts: nothing else is overwritten.
+# How a report starts.
 MARK = "<!doctype html>\n<!-- a report of headcount -->\n"
 # Each takes the runs of a model and gives a section, or None if no run is about it. In the order of the page.
 SECTIONS = (
-    *(heads, one_head_per_layer, removable, layers, speed),
+    *(heads, views, one_head_per_layer, removable, layers, speed),
     *(other_data, roles, gates, dynamics, evaluations),
 )
 # What a report can show, by the command that measures it.
@@ -36,6 +47,7 @@ AVAILABLE = {
     "compare": ("effects on other data", "headcount compare MODEL --data IN --against OUT --out RUN"),
     "roles": ("roles", "headcount roles MODEL --data TEXT --out RUN"),
     "gates": ("gates", "headcount gates MODEL --data TRAIN --out RUN"),
+    "view": ("heads at work on a text", "headcount view MODEL --text TEXT --out RUN"),
     "track": ("training dynamics", "headcount track CHECKPOINTS --score-data TRAIN --data DEV --out RUN"),
 }
 FOOTER = (
@@ -60,11 +72,7 @@ def report(results: Any, file: str | Path) -> Path:
     runs = [read(result) for result in (results if isinstance(results, (list, tuple)) else [results])]
     if not runs:
         raise HeadcountError("no runs given; name at least one run directory")
-    path = Path(file)
-    target = path.resolve()  # if it is a link, the file that it points to is written
-    _refuse_other_files(path, target)
-    write_whole(target, html(runs).encode())
-    return path
+    return write_page(html(runs), file)
 
 
 def html(runs: list[RunRecord]) -> str:
@@ -77,6 +85,7 @@ def html(runs: list[RunRecord]) -> str:
         tag("header", tag("p", f"{version} report", class_="brand"), _contents(names)),
         tag("main", *(_article(model, place) for place, model in enumerate(models))),
         tag("footer", FOOTER),
+        assets=WITH_VIEWS if any(model.of("view") for model in models) else REPORT,
     )
     return f"{MARK}{page}\n"
 
@@ -156,21 +165,3 @@ def _not_measured(model: ModelRuns) -> Markup | None:
     missing = [(name, tag("code", line)) for command, (name, line) in AVAILABLE.items() if command not in measured]
     columns: Columns = {"not measured": lambda pair: pair[0], "command:": lambda pair: pair[1]}
     return folded("What is not in this report", table(columns, missing)) if missing else None
-
-
-# ------------------------------------------------------------------------------------------------------------- the file
-
-
-def _refuse_other_files(path: Path, target: Path) -> None:
-    """Only a report may be overwritten; devices and pipes are left alone."""
-    if target.is_dir():
-        raise HeadcountError(f"{path} is a directory; name a file, such as {path / 'report.html'}")
-    if not target.parent.is_dir():
-        raise HeadcountError(f"the directory {path.parent} does not exist; create it, or write {path.name} elsewhere")
-    if not target.exists():
-        return
-    if not target.is_file():
-        raise HeadcountError(f"{path} is not a regular file; choose another name")
-    with target.open("rb") as stream:
-        if stream.read(len(MARK)) != MARK.encode() and target.stat().st_size:
-            raise HeadcountError(f"{path} exists and is not a headcount report; choose another name")

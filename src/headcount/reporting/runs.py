@@ -23,6 +23,7 @@ ALL_BUT_ONE = "ablate --mode all-but-one"
 TELLING_KEYS = {
     "curve": ("curves",),
     "track": ("checkpoints",),
+    "view": ("view",),
     "bench": ("rows",),
     "compare": ("pearson", "heads"),
     "prune": ("removed", "before", "noninferior"),

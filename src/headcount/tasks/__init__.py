@@ -3,15 +3,15 @@
 from headcount.tasks.answering import QuestionAnswering
 from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification
-from headcount.tasks.columns import Column, find_text
+from headcount.tasks.columns import Column, find_label, find_text, find_translation
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.perception import ImageClassification, SpeechRecognition
-from headcount.tasks.registry import load_task, refuse_unknown
+from headcount.tasks.registry import guess_kind, load_task, refuse_unknown
 from headcount.tasks.rows import Rows
 from headcount.tasks.similarity import Embedding, Pooling, Regression
 from headcount.tasks.tagging import TokenClassification
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
-from headcount.tasks.text import length_limit, pad_token, texts_of
+from headcount.tasks.text import length_limit, pad_token, texts_of, tokenized
 from headcount.tasks.translation import EndAtLimit, Summarization, Translation, generator
 from headcount.tasks.without_labels import unlabeled
 
@@ -38,13 +38,17 @@ __all__ = [
     "TokenClassification",
     "Translation",
     "digest",
+    "find_label",
     "find_text",
+    "find_translation",
     "generator",
+    "guess_kind",
     "length_limit",
     "load_task",
     "pad_token",
     "padded",
     "refuse_unknown",
     "texts_of",
+    "tokenized",
     "unlabeled",
 ]
