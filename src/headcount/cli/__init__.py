@@ -5,7 +5,7 @@ This file imports nothing, so that Ctrl-C is answered properly from the first mi
 
 __all__ = ["main"]
 
-ONE_GO = {"bench", "export", "inspect", "remove", "report"}  # these start over; all others resume with --out
+ONE_GO = {"bench", "export", "inspect", "push", "remove", "report"}  # these start over; all others resume with --out
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from headcount.errors import HeadcountError, unknown
 # In the order of `headcount --help`. Each is a module beside this one, with a function `register(app)`.
 COMMANDS = (
     *("inspect", "evaluate", "ablate", "compare", "importance", "curve", "prune", "remove", "gates", "roles", "track"),
-    *("bench", "export", "report", "demo"),
+    *("bench", "export", "push", "report", "demo"),
 )
 # Arguments of Python that the command line calls something else than `--argument`.
 OPTIONS = {

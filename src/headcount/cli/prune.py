@@ -200,7 +200,8 @@ def _prune_and_save(
                 shutil.rmtree(out)
             raise
         is_stock = as_stock(pruned.model)[1] != {}
-        path = save(pruned.model, out / "model", tokenizer=tokenizer)
+        evidence = pruned.evidence(Path(setup.own["test"] or setup.own["data"]).name, setup.own["command_line"])
+        path = save(pruned.model, out / "model", tokenizer=tokenizer, evidence=evidence)
         report = pruned.report(path.as_posix())
         if is_stock:
             report += "\n(or with plain transformers: it is a stock checkpoint)"

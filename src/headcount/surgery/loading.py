@@ -15,8 +15,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.structure import ALIGNMENT, built_empty, built_with_weights, came_from, remember_origin, saved_shapes
+from headcount.structure import (
+    ALIGNMENT,
+    built_empty,
+    built_with_weights,
+    came_from,
+    recorded_sites,
+    remember_origin,
+    saved_shapes,
+)
 from headcount.surgery.checkpoint_format import CONFIG, apply_record
+from headcount.surgery.plain_transformers import class_for
 from headcount.surgery.reading import ModelFiles, read_checkpoint, read_config, read_generation_config
 
 
@@ -38,7 +47,8 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
     _check_shapes(checkpoint, build_empty(config, cls))
     options.setdefault("generation_config", read_generation_config(checkpoint.directory))
     try:
-        model, missing, strange = built_with_weights(cls, config, _weights(checkpoint), apply_record, **options)
+        builder = class_for(cls.__name__) if recorded_sites(config) else cls
+        model, missing, strange = built_with_weights(builder, config, _weights(checkpoint), **options)
     except (SafetensorError, OSError, RuntimeError, ValueError, ImportError, AttributeError, LookupError) as error:
         raise BadCheckpoint(f"{checkpoint.directory} cannot be loaded: {first_line(error)}") from error
     remember_origin(model, checkpoint.directory)

@@ -30,6 +30,7 @@ from headcount.structure import (
 )
 from headcount.surgery.carve import carve
 from headcount.surgery.checkpoint_format import write_record
+from headcount.surgery.plain_transformers import make_portable
 
 TOLERANCE = 1e-4  # of the trial, in float32
 ADVICE = "declare a family for it (CONTRIBUTING.md shows how in 20 lines)"
@@ -69,6 +70,7 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
         if site.name in gone:
             carve(site, _left(site, gone))
     write_record(model)
+    make_portable(model)
     return model
 
 
