@@ -1,4 +1,4 @@
-"""`push_to_hub` against a local stand-in for the hub's HTTP API: what arrives, what is refused, and no token in a log."""
+"""`push_to_hub` against a local stand-in for the hub: what arrives, what is refused, and no token in a log."""
 
 from __future__ import annotations
 

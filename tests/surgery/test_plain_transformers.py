@@ -155,7 +155,7 @@ def test_load_never_runs_the_file_and_neither_does_transformers_unasked(tmp_path
     mark = tmp_path / "mark"
     (path / f"{MODELING}.py").write_text(f"open({str(mark)!r}, 'w').close()\n{CODE}")
     load(path)
-    with pytest.raises(RuntimeError, match="size mismatch|mismatch"):
+    with pytest.raises(RuntimeError, match="mismatch"):
         AutoModel.from_pretrained(path)
     assert not mark.exists()
     AutoModel.from_pretrained(path, trust_remote_code=True)  # the user said so himself

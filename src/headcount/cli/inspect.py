@@ -41,7 +41,7 @@ def describe(name: str, length: int) -> dict[str, Any]:
     from headcount.structure import whole_anatomy
     from headcount.surgery import build_empty, fetch, model_class, read_config
 
-    directory = fetch(name, ("config.json",))
+    directory = fetch(name, ("config.json", "*/config.json", "modules.json"))
     config = read_config(directory)
     model = build_empty(config, model_class(config, directory))
     model.tie_weights()  # shared embeddings count once

@@ -27,6 +27,7 @@ from headcount.structure import (
 from headcount.surgery.checkpoint_format import CONFIG, apply_record
 from headcount.surgery.plain_transformers import class_for
 from headcount.surgery.reading import ModelFiles, read_checkpoint, read_config, read_generation_config
+from headcount.surgery.sentence_modules import transformer_directory
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:
@@ -61,11 +62,13 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
 
 
 def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.model", "*.txt")) -> Path:
-    """The directory of a model; a hub id is downloaded first."""
+    """The directory of a model; a hub id is downloaded first. Of sentence-transformers, that of the transformer."""
     if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name)):
-        return Path(name)
+        return transformer_directory(Path(name))
     try:
-        return Path(snapshot_download(str(name), allow_patterns=list(patterns)))
+        return transformer_directory(Path(snapshot_download(str(name), allow_patterns=list(patterns))))
+    except BadCheckpoint:
+        raise
     except Exception as error:  # the hub's client raises errors of many kinds, with or without a network
         raise BadCheckpoint(
             f"{name} is not a directory here, and fetching it from the hub failed: {first_line(error)}"

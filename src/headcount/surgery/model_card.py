@@ -1,4 +1,4 @@
-"""The model card, README.md, of a saved model: what it came from, what was removed, what was measured, how to load it."""
+"""The model card, README.md: what a saved model came from, what was removed and measured, and how to load it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData, metadata_load
 
 from headcount.runs import versions
 from headcount.structure import auto_classes, came_from, whole_anatomy
+from headcount.surgery.sentence_modules import sentence_directory
 
 CARD = "README.md"
 MARK = "<!-- written by headcount; delete this line to keep your own words when the model is saved again -->"
@@ -104,6 +105,9 @@ def _origin(model: Any) -> tuple[str, dict[str, Any]]:
 
 def _metadata(model: Any, name: str, base: str, inherited: dict[str, Any], evidence: Evidence) -> str:
     pipeline = pipeline_tag(model)
+    library = "transformers"
+    if sentence_directory(model) is not None:
+        pipeline, library = "sentence-similarity", "sentence-transformers"
     results = None
     if evidence.score is not None:
         result = EvalResult(
@@ -116,7 +120,7 @@ def _metadata(model: Any, name: str, base: str, inherited: dict[str, Any], evide
         )
         results = [result]
     data = ModelCardData(
-        library_name="transformers", tags=["headcount", "pruned"], pipeline_tag=pipeline, model_name=name,
+        library_name=library, tags=["headcount", "pruned"], pipeline_tag=pipeline, model_name=name,
         eval_results=results, **inherited,
     )  # fmt: skip
     return data.to_yaml()
@@ -154,6 +158,14 @@ def _section(title: str, text: str) -> str:
 
 
 def _loading(model: Any, stock: bool) -> str:
+    if sentence_directory(model) is not None:
+        trusting = "" if stock else ", trust_remote_code=True"
+        make = f'model = SentenceTransformer("DIRECTORY or hub id"{trusting})'
+        code = f"from sentence_transformers import SentenceTransformer\n\n{make}"
+        needed = (
+            "" if stock else "It needs headcount (pip install headcount), which the code that you trust imports:\n\n"
+        )
+        return f"{needed}```python\n{code}\n```"
     autos = {name: auto for auto, name in reversed(auto_classes(model.config).items())}
     auto = next((autos[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in autos), "AutoModel")
     trusting = "" if stock else ", trust_remote_code=True"
@@ -162,8 +174,8 @@ def _loading(model: Any, stock: bool) -> str:
         return f"It is a stock checkpoint:\n\n```python\n{plain}\n```"
     ours = 'import headcount  # pip install headcount\n\nmodel = headcount.load("DIRECTORY or hub id")'
     return (
-        f"```python\n{ours}\n```\n\nor, where headcount is installed, as any other model (also in pipelines, the Trainer, "
-        "PEFT and sentence-transformers). The code that you trust is one file that imports headcount:\n\n"
+        f"```python\n{ours}\n```\n\nor, where headcount is installed, like any other model (also in pipelines, the "
+        "Trainer, PEFT and sentence-transformers). The code that you trust is one file that imports headcount:\n\n"
         f"```python\n{plain}\n```"
     )
 

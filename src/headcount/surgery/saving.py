@@ -34,6 +34,13 @@ from headcount.structure import (
 from headcount.surgery.checkpoint_format import CONFIG, sites_to_record, write_record
 from headcount.surgery.model_card import CARD, Evidence, is_own_card, model_card
 from headcount.surgery.plain_transformers import MODELING, make_portable
+from headcount.surgery.sentence_modules import (
+    MODULES,
+    copy_modules,
+    is_of_modules,
+    sentence_directory,
+    transformer_directory,
+)
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -90,6 +97,9 @@ def save(
                 tokenizer.save_pretrained(partial)
             else:
                 _copy_tokenizer(came_from(model), partial)
+            around = sentence_directory(model)
+            if around is not None:
+                copy_modules(around, partial)
     except SafetensorError as error:
         raise HeadcountError(f"cannot save to {directory}: {error}; what was there is untouched") from error
     return target
@@ -108,6 +118,8 @@ def _is_outdated(file: Path) -> bool:
     """Whether a file belongs to the earlier checkpoint, and not to the user."""
     if file.name == CARD:
         return is_own_card(file)
+    if is_of_modules(file) and (file.parent / MODULES).exists():
+        return True
     return file.name in OWN_FILES or WEIGHT_FILES.fullmatch(file.name) is not None
 
 
@@ -135,7 +147,7 @@ def _write(model: Any, directory: Path, max_shard_size: int | str) -> bool:
 def _copy_tokenizer(source: str, directory: Path) -> None:
     """From the directory that the model came from, or what the hub's cache has of it."""
     for name in TOKENIZER_FILES if source else ():
-        file: Any = Path(source) / name
+        file: Any = transformer_directory(Path(source)) / name
         if not Path(source).is_dir():
             try:
                 file = try_to_load_from_cache(source, name)
