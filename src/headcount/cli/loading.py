@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
+from headcount.export import OnnxModel, open_onnx
 from headcount.structure import remember_origin
 from headcount.surgery import fetch, load
 
@@ -21,7 +23,7 @@ VOCABULARIES = (
 
 def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
     """A model and its tokenizer."""
-    return load_weights(name, device, dtype), load_tokenizer(fetch(name), name)
+    return load_weights(name, device, dtype), load_tokenizer(tokenizer_directory(name), name)
 
 
 def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
@@ -29,11 +31,31 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
 
     device: `spread` puts the layers of a large model on all GPUs, then in memory, as accelerate's device map does.
     """
+    if name.endswith(".onnx"):
+        if device not in ("auto", "cpu"):
+            raise HeadcountError(f"{name} runs on the CPU, not on {device}", advice="leave out {device}")
+        return open_onnx(name)
     place = choose_device("auto" if device == "spread" else device)
     kind: Any = (torch.float32 if place.type == "cpu" else "auto") if dtype == "auto" else DTYPES[dtype]
     model: Any = load(fetch(name), dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
     remember_origin(model, name)
     return model if device == "spread" else model.to(place)
+
+
+def tokenizer_directory(name: str) -> Path:
+    """Where the tokenizer of a model is: in its directory, or for an .onnx file beside it or where the model was."""
+    if not name.endswith(".onnx"):
+        return fetch(name)
+    beside = Path(name).parent
+    if any((beside / file).is_file() for file in VOCABULARIES):
+        return beside
+    origin = json.loads(OnnxModel(name).facts().get("signature", "{}")).get("model", {}).get("name", "")
+    if origin and Path(origin).is_dir():
+        return fetch(origin)
+    raise HeadcountError(
+        f"there is no tokenizer beside {name}, and {origin or 'the model that it was exported from'} is not here",
+        advice=f"copy the files of the tokenizer to {beside}",
+    )
 
 
 def load_tokenizer(directory: Any, name: str) -> Any:

@@ -2,11 +2,13 @@
 
 from headcount.export.hub import push_to_hub
 from headcount.export.onnx import export_onnx, refuse_target
+from headcount.export.onnx_as_model import open_onnx
 from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
 
 __all__ = [
     "OnnxModel",
     "export_onnx",
+    "open_onnx",
     "part_path",
     "push_to_hub",
     "refuse_target",

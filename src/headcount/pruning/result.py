@@ -137,12 +137,19 @@ class Pruned:
 
 
 def before_and_after(
-    metric: Metric, n: int, before: float, after: float, change: float, low: float, high: float
+    metric: Metric,
+    n: int,
+    before: float,
+    after: float,
+    change: float,
+    low: float,
+    high: float,
+    of: str = "held-out examples",
 ) -> str:
     """`accuracy on 436 held-out examples: 0.9243 before, 0.9220 after (-0.0023, 95% interval -0.0138 to +0.0092).`"""
     digits = 2 if metric.points >= 1 and not metric.relative else 4
     return (
-        f"{metric.name} on {n:,} held-out examples: {before:.{digits}f} before, {after:.{digits}f} after "
+        f"{metric.name} on {n:,} {of}: {before:.{digits}f} before, {after:.{digits}f} after "
         f"({change:+.{digits}f}, 95% interval {low:+.{digits}f} to {high:+.{digits}f})."
     )
 

@@ -30,6 +30,7 @@ from transformers.initialization import no_init_weights
 from transformers.models.auto import modeling_auto
 from transformers.pytorch_utils import Conv1D
 
+from headcount.errors import HeadcountError
 from headcount.structure.layout import Layout
 
 UNGROUPED = "headcount_ungrouped"
@@ -320,6 +321,20 @@ def wrapper_of(module: nn.Module) -> tuple[str, str] | None:
     """What stands between us and the code that runs (compiled code ignores hooks, silently), and what to do."""
     name = "OptimizedModule" if module._compiled_call_impl is not None else type(module).__name__
     return WRAPPERS.get(name)
+
+
+def mark_exported(model: Any, file: str) -> None:
+    """Let a model say that its computation is in a file, so that masks and cuts would not reach it."""
+    model.__dict__["headcount_export"] = file
+
+
+def refuse_exported(model: Any) -> None:
+    """Refuse to mask, watch or cut a model that runs elsewhere: nothing would happen, silently."""
+    file = model.__dict__.get("headcount_export")
+    if file is not None:
+        raise HeadcountError(
+            f"{file} is an exported graph, whose heads are fixed", advice="give the model that it was exported from"
+        )
 
 
 def has_adapters(model: Any) -> bool:

@@ -3,7 +3,7 @@
 from headcount.surgery.loading import build_empty, fetch, load, model_class
 from headcount.surgery.model_card import Evidence
 from headcount.surgery.plain_transformers import class_for
-from headcount.surgery.reading import read_checkpoint, read_config
+from headcount.surgery.reading import parse_config, read_checkpoint, read_config
 from headcount.surgery.removal import refuse_wrapped, remove
 from headcount.surgery.saving import as_stock, refuse_strangers, save
 
@@ -15,6 +15,7 @@ __all__ = [
     "fetch",
     "load",
     "model_class",
+    "parse_config",
     "read_checkpoint",
     "read_config",
     "refuse_strangers",

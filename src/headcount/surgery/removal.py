@@ -24,6 +24,7 @@ from headcount.structure import (
     has_own_forward,
     is_hooked,
     is_transposed,
+    refuse_exported,
     stranger_in,
     tree_map,
     whole_anatomy,
@@ -55,6 +56,7 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
     Returns a copy, or with `inplace=True` the model itself. A key-value head is removed with its last query head. A
     site without heads or neurons computes nothing and adds only its projection's bias.
     """
+    refuse_exported(model)
     found = whole_anatomy(model)
     gone: dict[str, set[int]] = {}
     for head in found.check(heads):
