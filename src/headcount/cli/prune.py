@@ -17,6 +17,7 @@ Method = Literal["search", "michel", "reestimated", "fisher", "interactions"]
 Compensation = Literal["refit", "mean", "none"]
 Cost = Literal["flops", "params", "time"]
 Overlap = Literal["refuse", "drop", "allow"]
+Groups = Literal["any", "whole"]
 
 OverlapOption = Annotated[
     Overlap, typer.Option("--overlap", help="Rows that two data sets share: refuse, drop from the later one, or allow.")
@@ -80,6 +81,10 @@ def prune(
     uniform: Annotated[
         bool, typer.Option("--uniform", rich_help_panel=WAY, help="Keep the same number of units in every layer.")
     ] = False,
+    groups: Annotated[
+        Groups,
+        typer.Option("--groups", rich_help_panel=WAY, help="whole: query heads go with their key-value head."),
+    ] = "any",
     kinds: Annotated[
         str | None, typer.Option("--kinds", rich_help_panel=WAY, help="Only units of these kinds: encoder,cross…")
     ] = None,

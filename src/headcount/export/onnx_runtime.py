@@ -83,6 +83,10 @@ class OnnxModel:
             state["attention_mask"] = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
         return outputs["logits"], state
 
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values that it keeps for every decoded token."""
+        return sum(array.shape[1] * array.shape[3] * array.itemsize for array in self.empty_past(1).values())
+
     def empty_past(self, batch: int) -> Arrays:
         """A cache that has seen nothing: each layer's keys and values, (B, heads, 0, head_dim)."""
         graph = self.decoder or self.main

@@ -25,6 +25,7 @@ class Pruned:
     max_drop: the margin of the verdict, in points. verdict: whether the data show that the drop is within it.
     flops_before, flops_after: of one pass over a few test texts of median length.
     saved: the share of that arithmetic which the removed "heads" did, and the removed "neurons".
+    cache_before, cache_after: bytes of keys and values per token; 0 of a model that does not generate.
     path: the cuts that were measured on the selection data. recovery: metric there before and after each epoch.
     """
 
@@ -49,6 +50,8 @@ class Pruned:
     path: tuple[Point, ...] = ()
     recovery: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
+    cache_before: int = 0
+    cache_after: int = 0
     signature: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -73,6 +76,8 @@ class Pruned:
             "flops_before": self.flops_before,
             "flops_after": self.flops_after,
             "saved": self.saved,
+            "cache_before": self.cache_before,
+            "cache_after": self.cache_after,
             "units": list(self.settings.units or ()),
             "cost": self.settings.cost,
             "speed": None if self.speed is None else vars(self.speed),
@@ -107,6 +112,9 @@ class Pruned:
                 f"({self.speed.speedup:.2f} times as fast in paired rounds, "
                 f"95% interval {self.speed.low:.2f} to {self.speed.high:.2f})."
             )
+        before, after = self.cache_before, self.cache_after
+        if before:
+            lines.append(f"Cache: {before:,} bytes per token before, {after:,} after ({after / before - 1:+.1%}).")
         return lines
 
     def evidence(self, data: str = "", command: Sequence[str] = ()) -> Evidence:

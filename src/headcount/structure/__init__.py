@@ -6,6 +6,7 @@ from headcount.structure.family_declaration import Family, FeedForward, Part, ne
 from headcount.structure.inputs import random_inputs
 from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
 from headcount.structure.model_facts import (
+    cache_bytes,
     embedding_rows,
     is_any_of,
     output_rows,
@@ -78,6 +79,7 @@ __all__ = [
     "blank_context",
     "built_empty",
     "built_with_weights",
+    "cache_bytes",
     "came_from",
     "device_of",
     "embedding_rows",
