@@ -14,6 +14,8 @@ _WHERE = {
     "save": "surgery",
     "load": "surgery",
     "export_onnx": "export",
+    "open_onnx": "export",
+    "push_to_hub": "export",
     "Classification": "tasks",
     "Translation": "tasks",
     "LanguageModeling": "tasks",
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from headcount.evaluation import evaluate as evaluate
     from headcount.explore import view as view
     from headcount.export import export_onnx as export_onnx
+    from headcount.export import open_onnx as open_onnx
+    from headcount.export import push_to_hub as push_to_hub
     from headcount.gates import train_gates as train_gates
     from headcount.heads import Head as Head
     from headcount.intervene import capture as capture

@@ -1,5 +1,6 @@
 """`headcount demo`: the whole story on a tiny stand-in encoder, resuming, refusals, and no network."""
 
+import contextlib
 import csv
 import importlib
 import json

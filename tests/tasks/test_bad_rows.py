@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from headcount.cli.loading import load_model
 from scipy.io import wavfile
 
 import every_task
 from headcount import load_task
+from headcount.cli.model_loading import load_model
 from headcount.errors import BadData, HeadcountError
 
 

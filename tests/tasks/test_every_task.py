@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from headcount.cli.loading import load_model
 
 import every_task
 from headcount import evaluate, load_task, unlabeled
+from headcount.cli.model_loading import load_model
 from headcount.scoring.gradient import head_gradients
 from headcount.structure import anatomy
 

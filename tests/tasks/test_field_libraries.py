@@ -4,7 +4,6 @@ import jiwer
 import numpy as np
 import pytest
 import torch
-from headcount.cli.loading import load_model
 from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats as scipy_stats
 from seqeval.metrics import accuracy_score, f1_score
@@ -13,6 +12,7 @@ from sklearn.metrics import top_k_accuracy_score
 
 import every_task
 from headcount import load_task
+from headcount.cli.model_loading import load_model
 from headcount.tasks.answering import exact_match, word_f1
 from headcount.tasks.metrics import IMAGES, REGRESSION, TAGS, pick, recall_at, spearman
 from headcount.tasks.statistics import TextScorer

@@ -6,7 +6,7 @@ This file imports nothing, so that Ctrl-C is answered properly from the first mi
 __all__ = ["main"]
 
 # These start over; all others resume with --out.
-ONE_GO = {"bench", "explore", "export", "inspect", "remove", "report", "view"}
+ONE_GO = {"bench", "explore", "export", "inspect", "push", "remove", "report", "view"}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from headcount.errors import HeadcountError, unknown
 # In the order of `headcount --help`. Each is a module beside this one, with a function `register(app)`.
 COMMANDS = (
     *("inspect", "evaluate", "ablate", "compare", "importance", "curve", "prune", "remove", "gates", "roles", "track"),
-    *("bench", "export", "report", "view", "explore", "demo"),
+    *("bench", "export", "push", "report", "view", "explore", "demo"),
 )
 SETTINGS: dict[str, Any] = {
     "add_completion": False,

@@ -66,6 +66,7 @@ def bench(
         facts["signature"] |= run.directory.signature
         result = {"model": setup.model, "pruned": pruned, **facts}
         for label, name in zip(models, names, strict=True):
+            result["sizes"][label]["cache_per_token"] = _cache_per_token(models[label])
             result["sizes"][label]["disk"] = _on_disk(name) or result["sizes"][label]["disk"]
         run.finish(result)
     if setup.as_json:
@@ -90,6 +91,14 @@ def _on_disk(name: str) -> int:
     return 0 if name.endswith(".onnx") else sum(file.stat().st_size for file in fetch(name).glob("*.safetensors"))
 
 
+def _cache_per_token(model: Any) -> int:
+    """Bytes of keys and values that a generator keeps for every token; 0 of any other model."""
+    from headcount.export import OnnxModel
+    from headcount.structure import cache_bytes
+
+    return OnnxModel(model).cache_bytes() if isinstance(model, str) else cache_bytes(model)
+
+
 def _print(result: dict[str, Any]) -> None:
     from headcount.cli.console import console
 
@@ -103,6 +112,8 @@ def _print(result: dict[str, Any]) -> None:
         facts = [f"{size['disk'] / 1e6:,.1f} MB on disk"]
         if size["parameters"] is not None:
             facts = [f"{size['parameters']:,} parameters", *facts, f"{size['memory'] / 1e6:,.1f} MB at the peak"]
+        if size["cache_per_token"]:
+            facts.append(f"{size['cache_per_token']:,} bytes of cache per token")
         console.print(f"{name}: {', '.join(facts)}")
     threads = "one thread" if result["threads"] == 1 else f"{result['threads']} threads"
     compiled = ", compiled" if result["compiled"] else ""

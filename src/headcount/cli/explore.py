@@ -105,7 +105,7 @@ def explore(
 def open_model(model: str, runs: Sequence[str], device: str, dtype: str) -> tuple[Any, Any, Any]:
     """The model, its tokenizer, and what the runs say of it."""
     from headcount.cli.console import messages
-    from headcount.cli.loading import load_model
+    from headcount.cli.model_loading import load_model
     from headcount.explore import Findings
 
     whole, tokenizer = load_model(model, device, dtype)
@@ -117,7 +117,7 @@ def open_model(model: str, runs: Sequence[str], device: str, dtype: str) -> tupl
 
 def load_smaller(findings: Any, against: str | None, device: str, dtype: str) -> Any:
     """The model to compare with, if there is one."""
-    from headcount.cli.loading import load_weights
+    from headcount.cli.model_loading import load_weights
 
     place = against or findings.pruned()
     return None if place is None else load_weights(str(place), device, dtype)

@@ -21,7 +21,10 @@ def export(
     file: Annotated[
         str | None, typer.Argument(metavar="FILE", help="The file to write, ending in .onnx (or --out).")
     ] = None,
-    data: Annotated[str | None, option("--data", help="Compare the export on this data, too.")] = None,
+    data: Annotated[
+        str | None, option("--data", help="Compare the export on this data, too; with --int8, measure it there.")
+    ] = None,
+    int8: Annotated[bool, option("--int8", help="8-bit weights, quantized per channel by onnxruntime.")] = False,
     external: Annotated[
         bool | None,
         option("--external-data/--one-file", help="Weights beside the graph; by default if they are large."),
@@ -35,6 +38,8 @@ def export(
       headcount export ./pruned pruned.onnx
 
       headcount export ./translator translator.onnx --data val.en --target-data val.fr
+
+      headcount export ./pruned pruned.int8.onnx --int8 --data dev.tsv
     """
     from headcount.cli.console import console, print_json
     from headcount.cli.model_loading import load_tokenizer, load_weights
@@ -50,27 +55,76 @@ def export(
     require_onnx()
     refuse_target(Path(target), overwrite)
     model = load_weights(setup.model, "cpu", "float32")
-    inputs: list[dict[str, Any]] = []
-    compared_on = 0
+    task, inputs = None, list[dict[str, Any]]()
     if data is not None:
         task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), model)
         chosen = range(min(EXAMPLES, len(task)))
         inputs = [task.batch(chosen[start : start + BATCH]).inputs for start in range(0, len(chosen), BATCH)]
-        compared_on = len(chosen)
-    written = export_onnx(model, target, inputs=inputs, external_data=external, overwrite=overwrite)
-    files = [str(path) for path in (*written.graphs, *written.weights)]
+    written = export_onnx(model, target, inputs=inputs, int8=int8, external_data=external, overwrite=overwrite)
+    result: dict[str, Any] = {
+        "signature": {"model": model_signature(model), "versions": versions()},
+        "model": setup.model,
+        "path": str(written.file),
+        "files": [str(path) for path in (*written.graphs, *written.weights)],
+        "size": written.size,
+        "difference": written.difference,
+        "int8_difference": written.int8_difference,
+        "n": sum(len(next(iter(batch.values()))) for batch in inputs),
+    }
+    if int8 and task is not None:
+        result |= _measured(model, written.file, task)
     if setup.as_json:
-        print_json(
-            {
-                "signature": {"model": model_signature(model), "versions": versions()},
-                "model": setup.model,
-                "path": str(written.file),
-                "files": files,
-                "difference": written.difference,
-                "n": compared_on,
-            }
-        )
+        print_json(result)
         return
-    console.print(f"Wrote {', '.join(files)}.", soft_wrap=True)
-    compared = "random inputs" + (f" and {compared_on} of your examples" if compared_on else "")
+    compared = "random inputs" + (f" and {result['n']} of your examples" if inputs and not int8 else "")
+    console.print(f"Wrote {', '.join(result['files'])}: {written.size / 1e6:,.1f} MB.", soft_wrap=True)
     console.print(f"Its outputs differ from PyTorch's by at most {written.difference:.1g}, on {compared}.")
+    if int8:
+        _print_int8(result, task)
+
+
+def _measured(model: Any, file: Path, task: Any) -> dict[str, Any]:
+    """The metric of the model and of its export on the same examples, the change with its interval, and both speeds."""
+    from headcount.bench import measure_speed
+    from headcount.cli.console import progress
+    from headcount.evaluation import evaluate
+    from headcount.export import open_onnx
+    from headcount.stats import paired_bootstrap
+
+    exported = open_onnx(file)
+    with progress("measuring") as bar:
+        before = evaluate(model, task, progress=lambda share: bar(share / 2))
+        after = evaluate(exported, task, progress=lambda share: bar(0.5 + share / 2))
+    test = paired_bootstrap(before.of(), after.of()[None], task.metric.of_sums)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    return {
+        **task.metric.facts(),
+        "n": len(task),
+        "before": before.score(),
+        "after": after.score(),
+        "change": float(test.change[0]),
+        "low": float(test.low[0]),
+        "high": float(test.high[0]),
+        "size_before": size,
+        "speed": vars(measure_speed(model, exported, task)),
+    }
+
+
+def _print_int8(result: dict[str, Any], task: Any) -> None:
+    from headcount.cli.console import console
+    from headcount.pruning import before_and_after
+
+    console.print(f"In 8 bits, which are not exact, they differ by up to {result['int8_difference']:.2g}.")
+    if task is None:
+        console.print("Measure what that costs: add --data, or run headcount evaluate on both.")
+        return
+    measured = [result[name] for name in ("before", "after", "change", "low", "high")]
+    console.print(before_and_after(task.metric, result["n"], *measured, of="examples"), soft_wrap=True)
+    speed, before = result["speed"], result["size_before"]
+    console.print(f"Size: {before / 1e6:,.1f} MB before, {result['size'] / 1e6:,.1f} MB after.")
+    console.print(
+        f"Speed here: {speed['before']:.0f} examples/s in PyTorch, {speed['after']:.0f} in onnxruntime "
+        f"({speed['speedup']:.2f} times as fast in paired rounds, 95% interval {speed['low']:.2f} to "
+        f"{speed['high']:.2f}).",
+        soft_wrap=True,
+    )

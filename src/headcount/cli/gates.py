@@ -184,7 +184,8 @@ def _run(
                 on_stage=lambda stage, smaller: save(smaller, out / "stages" / stage.name, tokenizer=tokenizer),
                 progress=lambda what, share: bar(share, what),
             )  # fmt: skip
-        path = save(gated.model, out / "model", tokenizer=tokenizer)
+        evidence = gated.evidence(Path(setup.own["test"] or setup.own["data"]).name, setup.own["command_line"])
+        path = save(gated.model, out / "model", tokenizer=tokenizer, evidence=evidence)
         content, report = gated.to_json(), gated.report(path.as_posix())
         if scratch[0]:
             content["from_scratch"] = _from_scratch(gated, train_task, test_task, options, scratch, out, tokenizer)

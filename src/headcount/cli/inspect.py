@@ -37,13 +37,17 @@ def inspect(
 
 def describe(name: str, length: int) -> dict[str, Any]:
     """Everything `inspect` prints, as JSON."""
+    from headcount.export import open_onnx
     from headcount.runs import versions
-    from headcount.structure import whole_anatomy
+    from headcount.structure import cache_bytes, whole_anatomy
     from headcount.surgery import build_empty, fetch, model_class, read_config
 
-    directory = fetch(name, ("config.json",))
-    config = read_config(directory)
-    model = build_empty(config, model_class(config, directory))
+    if name.endswith(".onnx"):
+        model = open_onnx(name)
+    else:
+        directory = fetch(name, ("config.json", "*/config.json", "modules.json"))
+        config = read_config(directory)
+        model = build_empty(config, model_class(config, directory))
     model.tie_weights()  # shared embeddings count once
     found = whole_anatomy(model).sites
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -61,6 +65,8 @@ def describe(name: str, length: int) -> dict[str, Any]:
         "attention_share": sum(site["parameters"] for site in sites) / max(parameters, 1),
         "ffn_share": sum(layer["parameters"] for layer in layers) / max(parameters, 1),
         "length": length,
+        "cache_bytes": cache_bytes(model),
+        "cache_bytes_original": cache_bytes(model, original=True),
     }
 
 
@@ -143,6 +149,10 @@ def _print(facts: dict[str, Any]) -> None:
         f"a text of {facts['length']} tokens.",
         soft_wrap=True,
     )
+    if facts["cache_bytes"]:
+        before = facts["cache_bytes_original"]
+        lost = f", {before:,} before heads were removed" if before != facts["cache_bytes"] else ""
+        console.print(f"Cache: {facts['cache_bytes']:,} bytes per token{lost}.", soft_wrap=True)
     if any(site["kv_heads"] < site["heads"] for site in facts["sites"]):
         shared = "Groups of heads share keys and values, which are removed with the last head of a group."
         console.print(shared, soft_wrap=True)

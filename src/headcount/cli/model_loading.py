@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
+from headcount.export import OnnxModel, open_onnx
 from headcount.structure import remember_origin
 from headcount.surgery import fetch, load
 
@@ -22,7 +24,7 @@ VOCABULARIES = (
 def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[Any, Any]:
     """A model and its tokenizer; of images or sounds, its processor."""
     model = load_weights(name, device, dtype)
-    return model, load_reader(fetch(name), name, model)
+    return model, load_reader(tokenizer_directory(name), name, model)
 
 
 def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
@@ -30,6 +32,10 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
 
     device: `spread` puts the layers of a large model on all GPUs, then in memory, as accelerate's device map does.
     """
+    if name.endswith(".onnx"):
+        if device not in ("auto", "cpu"):
+            raise HeadcountError(f"{name} runs on the CPU, not on {device}", advice="leave out {device}")
+        return open_onnx(name)
     place = choose_device("auto" if device == "spread" else device)
     kind: Any = (torch.float32 if place.type == "cpu" else "auto") if dtype == "auto" else DTYPES[dtype]
     model: Any = load(fetch(name), dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
@@ -49,6 +55,22 @@ def load_reader(directory: Any, name: str, model: Any) -> Any:
         raise HeadcountError(f"images require the package Pillow: pip install 'headcount[tasks]' ({error})") from error
     except Exception as error:  # a damaged or missing file makes transformers raise errors of many kinds
         raise HeadcountError(f"{name} has no usable processor beside it: {first_line(error)}") from error
+
+
+def tokenizer_directory(name: str) -> Path:
+    """Where the tokenizer of a model is: in its directory, or for an .onnx file beside it or where the model was."""
+    if not name.endswith(".onnx"):
+        return fetch(name)
+    beside = Path(name).parent
+    if any((beside / file).is_file() for file in VOCABULARIES):
+        return beside
+    origin = json.loads(OnnxModel(name).facts().get("signature", "{}")).get("model", {}).get("name", "")
+    if origin and Path(origin).is_dir():
+        return fetch(origin)
+    raise HeadcountError(
+        f"there is no tokenizer beside {name}, and {origin or 'the model that it was exported from'} is not here",
+        advice=f"copy the files of the tokenizer to {beside}",
+    )
 
 
 def load_tokenizer(directory: Any, name: str) -> Any:

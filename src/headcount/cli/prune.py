@@ -17,6 +17,7 @@ Method = Literal["search", "refitted", "michel", "reestimated", "fisher", "inter
 Compensation = Literal["refit", "mean", "none"]
 Cost = Literal["flops", "params", "time"]
 Overlap = Literal["refuse", "drop", "allow"]
+Groups = Literal["any", "whole"]
 
 OverlapOption = Annotated[
     Overlap, typer.Option("--overlap", help="Rows that two data sets share: refuse, drop from the later one, or allow.")
@@ -78,6 +79,10 @@ def prune(
     uniform: Annotated[
         bool, typer.Option("--uniform", rich_help_panel=WAY, help="Keep the same number of units in every layer.")
     ] = False,
+    groups: Annotated[
+        Groups,
+        typer.Option("--groups", rich_help_panel=WAY, help="whole: query heads go with their key-value head."),
+    ] = "any",
     kinds: Annotated[
         str | None, typer.Option("--kinds", rich_help_panel=WAY, help="Only units of these kinds: encoder,cross…")
     ] = None,
@@ -210,7 +215,8 @@ def _prune_and_save(
                 shutil.rmtree(out)
             raise
         is_stock = as_stock(pruned.model)[1] != {}
-        path = save(pruned.model, out / "model", tokenizer=tokenizer)
+        evidence = pruned.evidence(Path(setup.own["test"] or setup.own["data"]).name, setup.own["command_line"])
+        path = save(pruned.model, out / "model", tokenizer=tokenizer, evidence=evidence)
         report = pruned.report(path.as_posix())
         if is_stock:
             report += "\n(or with plain transformers: it is a stock checkpoint)"

@@ -54,7 +54,8 @@ def remove(
         removed = found.check(heads)
         names = found.written(removed)
         surgery.remove(loaded, removed, inplace=True)
-        path = surgery.save(loaded, out)
+        evidence = surgery.Evidence(command=["remove", model, "--heads", heads, "--out", out])
+        path = surgery.save(loaded, out, evidence=evidence)
     left = whole_anatomy(loaded).heads
     neurons = sum(head.is_neuron for head in left)
     after = sum(parameter.numel() for parameter in loaded.parameters())

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
-from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
+from headcount.export.onnx_runtime import FACTS, OnnxModel, part_path, require_onnx
 from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
 from headcount.structure import anatomy, device_of, kernel_of, random_inputs, whole_anatomy
@@ -38,12 +38,19 @@ class Export:
     """What `export_onnx` wrote: the graphs, the files of weights beside them if any, and how exact it is.
 
     difference: the largest difference between model and export, absolute, and relative where numbers exceed one.
+    int8_difference: the same after quantization, which is not exact; None where nothing was quantized.
     """
 
     file: Path
     graphs: tuple[Path, ...]
     weights: tuple[Path, ...]
     difference: float
+    int8_difference: float | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in (*self.graphs, *self.weights))
 
 
 def export_onnx(
@@ -51,6 +58,7 @@ def export_onnx(
     file: str | Path,
     *,
     inputs: Iterable[Mapping[str, Tensor]] = (),
+    int8: bool = False,
     external_data: bool | None = None,
     overwrite: bool = False,
 ) -> Export:
@@ -69,6 +77,8 @@ def export_onnx(
     `NAME.decoder.onnx` (docs/onnx.md generates and translates with them).
 
     inputs: batches of yours to compare the export on too, as the model takes them.
+    int8: quantize the weights to 8 bits per output channel, and inputs of matrix products as they come, with
+        onnxruntime's own tools. The result is compared, not held to a tolerance: measure it with `evaluate`.
     external_data: weights in a file of their own beside the graph; by default only where one file cannot hold them.
     overwrite: replace files that exist already.
     """
@@ -83,12 +93,44 @@ def export_onnx(
     with _unchanged(model), tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         for name, graph in zip(names, graphs(model).values(), strict=True):
             _write(graph, Path(folder) / name.name, apart, _description(model))
-        difference = check_parity(model, Path(folder) / file.name, inputs)
+        inputs = list(inputs)
+        difference, rough = check_parity(model, Path(folder) / file.name, inputs), None
+        if int8:
+            for name in names:
+                quantize(Path(folder) / name.name, apart)
+            rough = check_parity(model, Path(folder) / file.name, inputs, tolerance=float("inf"))
         written = sorted(Path(folder).iterdir())
         for path in written:
             shutil.move(path, file.parent / path.name)
     weights = tuple(file.parent / path.name for path in written if path.suffix == ".data")
-    return Export(file, tuple(names), weights, difference)
+    return Export(file, tuple(names), weights, difference, rough)
+
+
+def quantize(file: Path, apart: bool = False) -> None:
+    """Replace a graph by one with 8-bit weights, scaled per output channel, whose products are of 8-bit integers."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    graph = onnx.load(file)  # with the weights beside it, if they are
+    # The exporter notes the shapes of weights, which the quantizer transposes without correcting the notes.
+    del graph.graph.value_info[:]
+    quantized = file.with_name(f".{file.name}.int8")
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # it recommends steps that the exporter has done
+    try:
+        quantize_dynamic(
+            graph, quantized, per_channel=True, weight_type=QuantType.QInt8, use_external_data_format=apart
+        )
+    except Exception as error:  # the quantizer raises errors of many kinds
+        raise HeadcountError(f"not exported: onnxruntime cannot quantize the graph: {first_line(error)}") from error
+    finally:
+        logging.disable(level)
+    file.unlink()
+    file.with_name(f"{file.name}.data").unlink(missing_ok=True)
+    program = onnx.load(quantized)
+    for path in file.parent.glob(f"{quantized.name}*"):
+        path.unlink()
+    onnx.save(program, file, save_as_external_data=apart, location=f"{file.name}.data", size_threshold=256)
 
 
 def _write(graph: Graph, file: Path, apart: bool, description: dict[str, str]) -> None:
@@ -170,8 +212,11 @@ def _description(model: Any) -> dict[str, str]:
     heads = {site.name: list(site.kept) for site in sites if site.unit == "head"}
     neurons = {site.name: format_ranges(site.kept) for site in sites if site.unit == "neuron"}
     signature = {"model": model_signature(model), "versions": versions()}
-    facts = {"heads": heads, "neurons": neurons, "signature": signature}
-    return {f"headcount.{name}": json.dumps(fact) for name, fact in facts.items()}
+    config = json.loads(model.config.to_json_string(use_diff=False)) | {"architectures": [type(model).__name__]}
+    facts = {"heads": heads, "neurons": neurons, "signature": signature, "config": config}
+    if model.can_generate():
+        facts["generation"] = model.generation_config.to_dict()
+    return {f"{FACTS}{name}": json.dumps(fact, default=str) for name, fact in facts.items()}
 
 
 @contextmanager
@@ -195,8 +240,10 @@ def _unchanged(model: Any) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def check_parity(model: Any, file: Path, given: Iterable[Mapping[str, Tensor]] = ()) -> float:
-    """The largest difference between the model and its export; more than `TOLERANCE` is refused."""
+def check_parity(
+    model: Any, file: Path, given: Iterable[Mapping[str, Tensor]] = (), tolerance: float = TOLERANCE
+) -> float:
+    """The largest difference between the model and its export; more than the tolerance is refused."""
     export = OnnxModel(file)
     worst = 0.0
     for what, inputs in _trials(model, given):
@@ -206,9 +253,9 @@ def check_parity(model: Any, file: Path, given: Iterable[Mapping[str, Tensor]] =
             raise
         except Exception as error:  # onnxruntime raises errors of its own kinds
             raise HeadcountError(f"not exported: the export does not run on {what}: {first_line(error)}") from error
-        if not off <= TOLERANCE:
+        if not off <= tolerance:
             raise HeadcountError(
-                f"not exported: the export and the model differ by {off:.2g} on {what}, and {TOLERANCE:g} is allowed"
+                f"not exported: the export and the model differ by {off:.2g} on {what}, and {tolerance:g} is allowed"
             )
         worst = max(worst, off)
     return worst

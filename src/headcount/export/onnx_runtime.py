@@ -12,6 +12,7 @@ import numpy as np
 from headcount.errors import HeadcountError, first_line
 
 Arrays = dict[str, np.ndarray]
+FACTS = "headcount."  # what the names of our metadata begin with
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -36,6 +37,7 @@ class OnnxModel:
     def __init__(self, file: str | Path, threads: int | None = None) -> None:
         require_onnx("onnxruntime")
         file = Path(file)
+        self.files: tuple[Path, ...] = (file,)
         if file.is_file():
             self.main, self.decoder = _opened(file, threads), None
         else:
@@ -43,11 +45,17 @@ class OnnxModel:
             if not (encoder.is_file() and decoder.is_file()):
                 raise HeadcountError(f"there is no {file}, and no {encoder.name} with {decoder.name} beside it")
             self.main, self.decoder = _opened(encoder, threads), _opened(decoder, threads)
+            self.files = (encoder, decoder)
 
     @property
     def generates(self) -> bool:
         """Whether it has a cache to decode with."""
         return bool(self.empty_past(1))
+
+    def facts(self) -> dict[str, str]:
+        """What `export_onnx` wrote about the model, as JSON, by name: `config`, `heads`, `signature`…"""
+        found = self.main.get_modelmeta().custom_metadata_map
+        return {name.removeprefix(FACTS): text for name, text in found.items() if name.startswith(FACTS)}
 
     def forward(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """All outputs of a model that is one graph."""
@@ -59,7 +67,11 @@ class OnnxModel:
         if self.decoder is None:
             return {**inputs, **self.empty_past(batch)}
         mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
-        return {**mask, **_run(self.main, inputs), **self.empty_past(batch)}
+        return {**mask, **self.encode(inputs), **self.empty_past(batch)}
+
+    def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """What the decoder of an encoder-decoder reads of the source: the keys and values of its cross-attention."""
+        return _run(self.main, inputs)
 
     def step(self, state: Arrays, ids: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """The logits (B, T, vocabulary) of the next tokens, and the state after them."""
@@ -70,6 +82,10 @@ class OnnxModel:
             mask = state["attention_mask"]
             state["attention_mask"] = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
         return outputs["logits"], state
+
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values that it keeps for every decoded token."""
+        return sum(array.shape[1] * array.shape[3] * array.itemsize for array in self.empty_past(1).values())
 
     def empty_past(self, batch: int) -> Arrays:
         """A cache that has seen nothing: each layer's keys and values, (B, heads, 0, head_dim)."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headcount.gates.gate_training import parse_notes
 from headcount.heads import Head
-from headcount.pruning import how_to_load, pruning_facts
+from headcount.pruning import before_and_after, how_to_load, pruning_facts
 from headcount.structure import anatomy
+from headcount.surgery import Evidence
 from headcount.tasks import Metric
 
 
@@ -136,6 +137,13 @@ class Gated:
             if stage.roles is not None:
                 lines.append("    roles left: " + (", ".join(f"{n} {r}" for r, n in stage.roles.items()) or "none"))
         return "\n".join([*lines, *self.remarks, *how_to_load(path)])
+
+    def evidence(self, data: str = "", command: Sequence[str] = ()) -> Evidence:
+        """What the card of the saved model says; `data`, the name of the held-out data; `command`, the words typed."""
+        last = self.stages[-1]
+        measured = (self.before, self.after, last.change, last.low, last.high)
+        finding = before_and_after(self.metric, self.test_n, *measured)
+        return Evidence([finding], self.metric.name, self.after, self.test_n, data, command)
 
 
 def roles_left(roles: Mapping[Head, str] | None, removed: set[Head]) -> dict[str, int] | None:

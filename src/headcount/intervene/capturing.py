@@ -25,6 +25,7 @@ from headcount.structure import (
     kernel_of,
     pop_view,
     push_view,
+    refuse_exported,
 )
 
 CAPTURE = "headcount_capture"  # the name of our kernel, and of the view that puts it at a module
@@ -82,6 +83,7 @@ def capture(
     Contexts are what enters the output projection: a mask set outside the block has been applied to them. A site that
     runs several times inside the block (generation, ALBERT's shared layers) keeps every call in `.calls[name]`.
     """
+    refuse_exported(model)
     seen = Captured()
     with ExitStack() as stack:
         for site in anatomy(model, units).sites:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headcount.errors import HeadcountError
 from headcount.heads import Head, refuse_repeated
-from headcount.structure import Anatomy, Site, anatomy, whole_anatomy
+from headcount.structure import Anatomy, Site, anatomy, refuse_exported, whole_anatomy
 
 
 @contextmanager
@@ -51,6 +51,8 @@ def masked(
         shares = _by_site(found, dict.fromkeys(found.check(off or ()), 0.0) if xi is None else _expanded(found, xi))
     else:
         raise HeadcountError(f"xi is a {type(xi).__name__}; expected {{head: value}} or a tensor")
+    if shares:
+        refuse_exported(model)
     with ExitStack() as stack:
         for site, share in shares:
             handle = site.output.register_forward_pre_hook(_multiply(site, share, (fill or {}).get(site.name)))

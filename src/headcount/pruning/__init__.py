@@ -4,7 +4,7 @@ from headcount.pruning.compensation import COMPENSATIONS, compensate
 from headcount.pruning.curve import Curve, pruning_curve
 from headcount.pruning.forecasting import forecast
 from headcount.pruning.pipeline import prune
-from headcount.pruning.pruned import Pruned, how_to_load, pruning_facts
+from headcount.pruning.pruned import Pruned, before_and_after, how_to_load, pruning_facts
 from headcount.pruning.search_methods import SEARCHES, counts
 from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.pruning.splits import hold_out, refuse_headless, resolve_overlap
@@ -16,6 +16,7 @@ __all__ = [
     "Curve",
     "Pruned",
     "Pruning",
+    "before_and_after",
     "compensate",
     "counts",
     "forecast",

@@ -17,7 +17,7 @@ from headcount.pruning.splits import refuse_headless, split_data
 from headcount.pruning.unit_costs import cost_table, flops_of
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import noninferior, paired_bootstrap
-from headcount.structure import whole_anatomy
+from headcount.structure import cache_bytes, whole_anatomy
 from headcount.tasks import Task
 from headcount.training import recover
 
@@ -105,6 +105,8 @@ def prune(
         flops_after=flops_of(smaller, data.test),
         saved=_saved_by(model, smaller, data.test),
         speed=measure_speed(model, smaller, data.test),
+        cache_before=cache_bytes(model),
+        cache_after=cache_bytes(smaller),
         settings=settings,
         path=tried,
         recovery=tuple(scores),

@@ -13,6 +13,7 @@ from headcount.pruning.cut_size import Budget
 from headcount.pruning.settings import Pruning
 from headcount.stats import NonInferiority
 from headcount.structure import anatomy, whole_anatomy
+from headcount.surgery import Evidence
 from headcount.tasks import Metric
 
 
@@ -24,6 +25,7 @@ class Pruned:
     max_drop: the margin of the verdict, in points. verdict: whether the data show that the drop is within it.
     flops_before, flops_after: of one pass over a few test texts of median length.
     saved: the share of that arithmetic which the removed "heads" did, and the removed "neurons".
+    cache_before, cache_after: bytes of keys and values per token; 0 of a model that does not generate.
     path: the cuts that were measured on the selection data. recovery: metric there before and after each epoch.
     """
 
@@ -48,6 +50,8 @@ class Pruned:
     path: tuple[Point, ...] = ()
     recovery: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
+    cache_before: int = 0
+    cache_after: int = 0
     signature: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -72,6 +76,8 @@ class Pruned:
             "flops_before": self.flops_before,
             "flops_after": self.flops_after,
             "saved": self.saved,
+            "cache_before": self.cache_before,
+            "cache_after": self.cache_after,
             "units": list(self.settings.units or ()),
             "cost": self.settings.cost,
             "speed": None if self.speed is None else vars(self.speed),
@@ -89,13 +95,13 @@ class Pruned:
     def report(self, path: str | None = None) -> str:
         """What `headcount prune` prints at the end."""
         lines = ["Units left:" if self.settings.by_cost else "Heads left:", *_units_by_layer(self), ""]
-        digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
-        lines.append(_what_was_removed(self))
-        lines.append(
-            f"{self.metric.name} on {self.test_n:,} held-out examples: "
-            f"{self.before:.{digits}f} before, {self.after:.{digits}f} after "
-            f"({self.change:+.{digits}f}, 95% interval {self.low:+.{digits}f} to {self.high:+.{digits}f})."
-        )
+        lines += self.findings()
+        return "\n".join([*lines, *self.remarks, *how_to_load(path)])
+
+    def findings(self) -> list[str]:
+        """What was removed and what was measured, a sentence each."""
+        measured = (self.before, self.after, self.change, self.low, self.high)
+        lines = [_what_was_removed(self), before_and_after(self.metric, self.test_n, *measured)]
         lines.append(self.verdict_in_words())
         share = self.parameters_after / self.parameters_before - 1
         lines.append(f"Parameters: {self.parameters_before:,} before, {self.parameters_after:,} after ({share:+.1%}).")
@@ -106,7 +112,17 @@ class Pruned:
                 f"({self.speed.speedup:.2f} times as fast in paired rounds, "
                 f"95% interval {self.speed.low:.2f} to {self.speed.high:.2f})."
             )
-        return "\n".join([*lines, *self.remarks, *how_to_load(path)])
+        before, after = self.cache_before, self.cache_after
+        if before:
+            lines.append(f"Cache: {before:,} bytes per token before, {after:,} after ({after / before - 1:+.1%}).")
+        return lines
+
+    def evidence(self, data: str = "", command: Sequence[str] = ()) -> Evidence:
+        """What the card of the saved model says: `save(pruned.model, directory, evidence=pruned.evidence())`.
+
+        data: the name of the held-out data. command: the words of the command line.
+        """
+        return Evidence(self.findings(), self.metric.name, self.after, self.test_n, data, command)
 
     def verdict_in_words(self) -> str:
         """The result of the non-inferiority test, in points, as the terminal and the report show it.
@@ -126,6 +142,24 @@ class Pruned:
         measured = _with_unit(f"{budget.in_points(budget.drop(self.after)):.2f}", metric)
         why = f"The measured {loss} is {measured}, so more examples would not help."
         return f"Not shown to be non-inferior: {tested} {why}"
+
+
+def before_and_after(
+    metric: Metric,
+    n: int,
+    before: float,
+    after: float,
+    change: float,
+    low: float,
+    high: float,
+    of: str = "held-out examples",
+) -> str:
+    """`accuracy on 436 held-out examples: 0.9243 before, 0.9220 after (-0.0023, 95% interval -0.0138 to +0.0092).`"""
+    digits = 2 if metric.points >= 1 and not metric.relative else 4
+    return (
+        f"{metric.name} on {n:,} {of}: {before:.{digits}f} before, {after:.{digits}f} after "
+        f"({change:+.{digits}f}, 95% interval {low:+.{digits}f} to {high:+.{digits}f})."
+    )
 
 
 def pruning_facts(result: Any) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from headcount.pruning.search_methods import (
     candidates_of,
     cheapest_by_cost,
     equally_many,
+    in_groups,
     most_important,
+    pick_groups,
     removable,
 )
 from headcount.pruning.settings import Pruning
@@ -114,9 +116,12 @@ class CutSearch:
         return Cut(tuple(removed), make)
 
     def may_end(self, order: Sequence[Head], place: int) -> bool:
-        """Whether a cut can end here in an order: not inside of a sublayer that only goes as a whole."""
+        """Whether a cut can end here in an order: not inside of a sublayer or group that only goes as a whole."""
         if place in (0, len(order)) or order[place].site != order[place - 1].site:
             return True
+        size = self.found.site(order[place].site).layout.group
+        if self.settings.groups == "whole" and order[place].index // size == order[place - 1].index // size:
+            return False
         return ("neurons" if order[place].is_neuron else "heads") in (self.settings.units or ())
 
     def share(self, cut: Cut) -> float:
@@ -148,6 +153,10 @@ class CutSearch:
         count = number - len(before)
         if settings.uniform:
             more = equally_many(anatomy(self.model), heads, gradients, count, candidates)
+        elif settings.groups == "whole":
+            groups = in_groups(self.found, heads)
+            picked = pick_groups(method.pick, groups, gradients, heads, count, candidates, settings.keep_at_least)
+            more = [heads[place] for place in picked]
         else:
             if settings.keep_at_least:
                 candidates &= ~most_important(gradients, heads, settings.keep_at_least)
@@ -172,7 +181,12 @@ class CutSearch:
         now = anatomy(remove(self.model, last.removed), units)
         widths = {site.name: len(site.kept) for site in now.sites if site.name in self.costs.curves}
         candidates = candidates_of(
-            now, self._losses, self.costs.curves, uniform=settings.uniform, keep_at_least=settings.keep_at_least
+            now,
+            self._losses,
+            self.costs.curves,
+            uniform=settings.uniform,
+            keep_at_least=settings.keep_at_least,
+            groups=settings.groups,
         )
         more = cheapest_by_cost(candidates, self.costs, widths, goal)
         return self.costs.rounded([*last.removed, *more])

@@ -121,6 +121,46 @@ def _improve_by_swaps(
     return [int(i) for i in inside[np.argsort(alone[inside], kind="stable")]]
 
 
+def in_groups(found: Anatomy, heads: Sequence[Head]) -> list[list[int]]:
+    """The positions of heads that share a key-value head, group by group.
+
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> from headcount.structure import anatomy
+    >>> size = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2)
+    >>> found = anatomy(LlamaModel(LlamaConfig(**size, intermediate_size=8, vocab_size=8)))
+    >>> in_groups(found, found.heads)
+    [[0, 1], [2, 3]]
+    """
+    size = {site.name: site.layout.group for site in found.sites}
+    groups: dict[tuple[str, int], list[int]] = {}
+    for place, head in enumerate(heads):
+        groups.setdefault((head.site, head.index // size[head.site]), []).append(place)
+    return list(groups.values())
+
+
+def pick_groups(
+    pick: Picker,
+    groups: Sequence[Sequence[int]],
+    gradients: np.ndarray,
+    heads: Sequence[Head],
+    count: int,
+    candidates: np.ndarray,
+    keep_at_least: int = 0,
+) -> list[int]:
+    """At most `count` heads, whole groups of them, chosen by a picker that sees each group as one head.
+
+    The gradient of a factor on all heads of a group is the sum of theirs.
+    """
+    summed = np.stack([gradients[:, places].sum(1) for places in groups], axis=1)  # (examples, groups)
+    free = np.array([bool(candidates[list(places)].all()) for places in groups])
+    first = [heads[places[0]] for places in groups]
+    size = max(map(len, groups))
+    if keep_at_least:
+        free &= ~most_important(summed, first, -(-keep_at_least // size))
+    chosen = pick(summed, first, min(count // size, int(free.sum())), free)
+    return [place for group in chosen for place in groups[group]]
+
+
 def most_important(gradients: np.ndarray, heads: Sequence[Head], per_site: int) -> np.ndarray:
     """(heads,) whether a head is among the `per_site` most important ones of its site."""
     best: dict[str, list[int]] = {}
@@ -178,12 +218,18 @@ class Candidate:
 
 
 def candidates_of(
-    found: Anatomy, losses: Mapping[Head | str, float], names: Collection[str], *, uniform: bool, keep_at_least: int
+    found: Anatomy,
+    losses: Mapping[Head | str, float],
+    names: Collection[str],
+    *,
+    uniform: bool,
+    keep_at_least: int,
+    groups: str = "any",
 ) -> list[Candidate]:
     """What can be removed from a model next, with the loss that is expected.
 
     found: the units of the model as it is now. losses: of each unit. names: of the sites that can lose units.
-    uniform, keep_at_least: see `Pruning`.
+    uniform, keep_at_least, groups: see `Pruning`.
     """
     sites = [site for site in found.sites if site.name in names]
     free: dict[Head, float] = {}
@@ -197,6 +243,11 @@ def candidates_of(
         rows = [*across_layers(attention, free), *across_layers(feed_forward, free)]
         return [Candidate(loss, tuple(some)) for loss, some in rows]
     one_by_one = [Candidate(loss, (head,)) for head, loss in free.items()]
+    if groups == "whole":
+        heads = [head for site in sites for head in site.heads]
+        together = [tuple(heads[place] for place in places) for places in in_groups(found, heads)]
+        whole_groups = [some for some in together if all(head in free for head in some)]
+        one_by_one = [Candidate(sum(free[head] for head in some), some) for some in whole_groups]
     whole = [Candidate(losses[site.name], site.heads) for site in sites if site.name in losses]
     return [*one_by_one, *([] if keep_at_least else whole)]
 

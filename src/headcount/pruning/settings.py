@@ -17,6 +17,7 @@ from headcount.structure import asked_units
 from headcount.training import Recovery
 
 OVERLAPS = ("refuse", "drop", "allow")
+GROUPS = ("any", "whole")
 SIZES = ("heads", "params", "flops", "speedup")  # ways to ask for a cut of a certain size
 # What units are compared by, and which are cut, where a cut of a certain size is asked for and nothing else is said.
 COST_OF = {"params": "params", "flops": "flops", "speedup": "time"}
@@ -47,6 +48,8 @@ class Pruning:
     method: how units are chosen, one of `SEARCHES`.
     compensation: how the remaining units are adjusted, one of `COMPENSATIONS`.
     uniform: remove the same number of units in every layer.
+    groups: "whole" removes query heads only together with their key-value head, so that the cache shrinks and groups
+        stay even; "any" leaves a key-value head until its last query head goes.
     kinds: only units of these kinds, such as ("encoder", "encoder_ffn"); by default all.
     keep_at_least: units to keep in every site.
     step: how much each step of the search removes: a share below 1 of the heads or of the cost, or a number of heads.
@@ -67,6 +70,7 @@ class Pruning:
     method: str = "search"
     compensation: str = "refit"
     uniform: bool = False
+    groups: str = "any"
     kinds: tuple[str, ...] | None = None
     keep_at_least: int = 0
     step: float = 0.05
@@ -85,6 +89,8 @@ class Pruning:
         self._check_units()
         if self.compensation not in COMPENSATIONS:
             raise HeadcountError(unknown("compensation", self.compensation, COMPENSATIONS))
+        if self.groups not in GROUPS:
+            raise HeadcountError(unknown("groups", self.groups, GROUPS))
         if self.overlap not in OVERLAPS:
             raise HeadcountError(unknown("overlap", self.overlap, OVERLAPS))
         for name, least in (("keep_at_least", 0), ("caution", 0), ("score_examples", 1)):

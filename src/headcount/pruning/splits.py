@@ -11,7 +11,7 @@ import numpy as np
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.scoring import refuse_one_class
-from headcount.structure import anatomy
+from headcount.structure import anatomy, refuse_exported
 from headcount.tasks import Task
 
 HELD_OUT, AT_MOST = 0.1, 1000  # share and number of examples to hold out of training data
@@ -115,7 +115,8 @@ def split_in_two(task: Task, seed: int = 0) -> tuple[Task, Task]:
 
 
 def refuse_headless(model: Any, units: str | Iterable[str] = "heads") -> None:
-    """Refuse a model that has none of these units left to remove."""
+    """Refuse a model that has none of these units left to remove, or whose units are out of reach."""
+    refuse_exported(model)
     if not anatomy(model, units).heads:
         what = "attention heads" if "heads" in units else "units of these kinds"
         raise HeadcountError(f"all {what} of this model have already been removed")

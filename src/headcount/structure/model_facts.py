@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection
 from typing import Any
 
-from headcount.structure.discovery import family_of
+from headcount.structure.discovery import anatomy, family_of
 
 
 def is_any_of(model: Any, names: Collection[str]) -> bool:
@@ -51,6 +51,28 @@ def output_rows(model: Any) -> int | None:
     """How many token ids the model can produce."""
     head = model.get_output_embeddings()
     return None if head is None else head.weight.shape[0]
+
+
+def cache_bytes(model: Any, *, original: bool = False) -> int:
+    """Bytes of keys and values that a generator's decoder keeps for every token; 0 of a model that does not generate.
+
+    original: as it was before any head was removed.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> size = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
+    >>> model = LlamaForCausalLM(LlamaConfig(**size, intermediate_size=8, vocab_size=8))
+    >>> cache_bytes(model)  # keys and values, 3 layers, 2 heads of 8 numbers of 4 bytes
+    384
+    """
+    if not getattr(model, "can_generate", lambda: False)():
+        return 0
+    each = 2 * next(model.parameters()).element_size()
+    total = 0
+    for site in anatomy(model).sites:
+        if site.kind == "decoder":
+            heads = site.original // site.group if original else len(site.kv_kept)
+            total += each * max(1, heads * site.head_dim)  # a site without heads keeps one number, the cache's length
+    return total
 
 
 def start_token(config: Any) -> int:

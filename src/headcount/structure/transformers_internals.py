@@ -29,8 +29,10 @@ from torch.utils.module_tracker import ModuleTracker
 from transformers import AttentionInterface, GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.initialization import no_init_weights
+from transformers.models.auto import modeling_auto
 from transformers.pytorch_utils import Conv1D
 
+from headcount.errors import HeadcountError
 from headcount.structure.layout import Layout
 
 UNGROUPED = "headcount_ungrouped"
@@ -64,17 +66,18 @@ def set_layout(module: Any, layout: Layout) -> None:
     module.__dict__["headcount_layout"] = layout
 
 
-def put_mixin(module: Any, mixin: type, output: str) -> None:
+def put_mixin(module: Any, mixin: type, output: str = "") -> None:
     """Put a mixin in front of a module's transformers class, in place of an earlier one.
 
     output: the path of the output projection from the module.
     """
     stock: Any = next(cls for cls in type(module).__mro__ if issubclass(cls, nn.Module) and "_stock" not in vars(cls))
-    module.__class__ = _mixed(mixin, stock, output)
+    module.__class__ = mixed(mixin, stock, output)
 
 
 @cache
-def _mixed(mixin: type, stock: Any, output: str) -> Any:
+def mixed(mixin: type, stock: Any, output: str = "") -> Any:
+    """A class of the same name with a mixin in front of it."""
     own = {"__module__": stock.__module__, "__reduce_ex__": _reduce, "_mixin": mixin, "_stock": stock}
     return type(stock.__name__, (mixin, stock), {**own, "_output_path": output})
 
@@ -86,7 +89,7 @@ def _reduce(module: Any, protocol: Any) -> tuple[Any, ...]:
 
 
 def _blank(mixin: type, stock: type, output: str) -> Any:
-    cls = _mixed(mixin, stock, output)
+    cls = mixed(mixin, stock, output)
     return cls.__new__(cls)
 
 
@@ -328,6 +331,20 @@ def wrapper_of(module: nn.Module) -> tuple[str, str] | None:
     return WRAPPERS.get(name)
 
 
+def mark_exported(model: Any, file: str) -> None:
+    """Let a model say that its computation is in a file, so that masks and cuts would not reach it."""
+    model.__dict__["headcount_export"] = file
+
+
+def refuse_exported(model: Any) -> None:
+    """Refuse to mask, watch or cut a model that runs elsewhere: nothing would happen, silently."""
+    file = model.__dict__.get("headcount_export")
+    if file is not None:
+        raise HeadcountError(
+            f"{file} is an exported graph, whose heads are fixed", advice="give the model that it was exported from"
+        )
+
+
 def has_adapters(model: Any) -> bool:
     """Whether peft has put adapters into a transformers model, so that saving it would save them alone."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
@@ -398,27 +415,30 @@ def built_empty(cls: type[PreTrainedModel], config: Any) -> PreTrainedModel:
 
 
 def built_with_weights(
-    cls: type[PreTrainedModel],
-    config: Any,
-    weights: dict[str, Tensor],
-    prepare: Callable[[Any], None],
-    **options: Any,
+    cls: Any, config: Any, weights: dict[str, Tensor], **options: Any
 ) -> tuple[Any, set[str], set[str]]:
     """A model with these weights, and the names of tensors that were missing or not expected.
 
-    prepare: called with the model before the weights arrive. options: for `from_pretrained`.
-
-    transformers is given no directory: it would look there for adapters, pickles and more.
+    options: for `from_pretrained`. It is given no directory: it would look there for adapters, pickles and more.
     """
-
-    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        cls.__init__(self, config, *args, **kwargs)
-        prepare(self)
-
-    loader: Any = type(cls.__name__, (cls,), {"__init__": __init__, "__module__": cls.__module__})
-    model, info = loader.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True, **options)
-    model.__class__ = cls
+    model, info = cls.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True, **options)
     return model, set(info["missing_keys"]), set(info["unexpected_keys"])
+
+
+def auto_classes(config: Any) -> dict[str, str]:
+    """The Auto classes of transformers that take a configuration, and the model class that each builds.
+
+    >>> from transformers import ViTConfig
+    >>> auto_classes(ViTConfig())["AutoModelForImageClassification"]
+    'ViTForImageClassification'
+    """
+    found: dict[str, str] = {}
+    for name, auto in vars(modeling_auto).items():
+        mapping = getattr(auto, "_model_mapping", None) if name.startswith("AutoModel") else None
+        cls = None if mapping is None else mapping.get(type(config), None)
+        if cls is not None:
+            found[name] = (cls[0] if isinstance(cls, tuple) else cls).__name__
+    return found
 
 
 def saved_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:

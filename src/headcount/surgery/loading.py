@@ -15,9 +15,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.structure import ALIGNMENT, built_empty, built_with_weights, came_from, remember_origin, saved_shapes
+from headcount.structure import (
+    ALIGNMENT,
+    built_empty,
+    built_with_weights,
+    came_from,
+    recorded_sites,
+    remember_origin,
+    saved_shapes,
+)
 from headcount.surgery.checkpoint_format import CONFIG, apply_record
 from headcount.surgery.model_files import ModelFiles, read_checkpoint, read_config, read_generation_config
+from headcount.surgery.plain_transformers import class_for
+from headcount.surgery.sentence_modules import transformer_directory
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:
@@ -38,7 +48,8 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
     _check_shapes(checkpoint, build_empty(config, cls))
     options.setdefault("generation_config", read_generation_config(checkpoint.directory))
     try:
-        model, missing, strange = built_with_weights(cls, config, _weights(checkpoint), apply_record, **options)
+        builder = class_for(cls.__name__) if recorded_sites(config) else cls
+        model, missing, strange = built_with_weights(builder, config, _weights(checkpoint), **options)
     except (SafetensorError, OSError, RuntimeError, ValueError, ImportError, AttributeError, LookupError) as error:
         raise BadCheckpoint(f"{checkpoint.directory} cannot be loaded: {first_line(error)}") from error
     remember_origin(model, checkpoint.directory)
@@ -51,11 +62,13 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
 
 
 def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.model", "*.txt")) -> Path:
-    """The directory of a model; a hub id is downloaded first."""
+    """The directory of a model; a hub id is downloaded first. Of sentence-transformers, that of the transformer."""
     if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name)):
-        return Path(name)
+        return transformer_directory(Path(name))
     try:
-        return Path(snapshot_download(str(name), allow_patterns=list(patterns)))
+        return transformer_directory(Path(snapshot_download(str(name), allow_patterns=list(patterns))))
+    except BadCheckpoint:
+        raise
     except Exception as error:  # the hub's client raises errors of many kinds, with or without a network
         raise BadCheckpoint(
             f"{name} is not a directory here, and fetching it from the hub failed: {first_line(error)}"

@@ -116,8 +116,13 @@ def read_header(path: Path) -> dict[str, tuple[int, ...]]:
 
 def read_config(directory: Path) -> PreTrainedConfig:
     """The configuration as transformers understands it, with a record of heads that makes sense in itself."""
-    path = directory / CONFIG
-    content = read_json(path)
+    config = parse_config(read_json(directory / CONFIG), directory / CONFIG)
+    remember_origin(config, directory)
+    return config
+
+
+def parse_config(content: dict[str, Any], path: Path) -> PreTrainedConfig:
+    """The configuration in what a file holds, which may come from anywhere."""
     content.pop("transformers_weights", None)  # would load weights from elsewhere than where they were checked
     check_record(content.get("headcount"), path)
     _refuse_kernels(content, path)
@@ -126,11 +131,9 @@ def read_config(directory: Path) -> PreTrainedConfig:
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise BadCheckpoint(f"{path} names the model type {kind!r}, unknown to transformers")
     try:
-        config = transformers.CONFIG_MAPPING[kind].from_dict(content)
+        return transformers.CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # transformers validates configurations with errors of many kinds
         raise BadCheckpoint(f"{path} is not a usable configuration: {first_line(error)}") from error
-    remember_origin(config, directory)
-    return config
 
 
 def read_generation_config(directory: Path) -> GenerationConfig:

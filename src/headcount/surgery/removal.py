@@ -24,12 +24,14 @@ from headcount.structure import (
     has_own_forward,
     is_hooked,
     is_transposed,
+    refuse_exported,
     stranger_in,
     tree_map,
     whole_anatomy,
 )
 from headcount.surgery.carve import carve
 from headcount.surgery.checkpoint_format import write_record
+from headcount.surgery.plain_transformers import make_portable
 
 TOLERANCE = 1e-4  # of the trial, in float32
 ADVICE = "declare a family for it (CONTRIBUTING.md shows how in 20 lines)"
@@ -54,6 +56,7 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
     Returns a copy, or with `inplace=True` the model itself. A key-value head is removed with its last query head. A
     site without heads or neurons computes nothing and adds only its projection's bias.
     """
+    refuse_exported(model)
     found = whole_anatomy(model)
     gone: dict[str, set[int]] = {}
     for head in found.check(heads):
@@ -69,6 +72,7 @@ def remove(model: Model, heads: Iterable[Head | str] | str, *, inplace: bool = F
         if site.name in gone:
             carve(site, _left(site, gone))
     write_record(model)
+    make_portable(model)
     return model
 
 

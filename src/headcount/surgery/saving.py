@@ -28,9 +28,19 @@ from headcount.structure import (
     built_empty,
     came_from,
     has_adapters,
+    recorded_sites,
     whole_anatomy,
 )
 from headcount.surgery.checkpoint_format import CONFIG, sites_to_record, write_record
+from headcount.surgery.model_card import CARD, Evidence, is_own_card, model_card
+from headcount.surgery.plain_transformers import MODELING, make_portable
+from headcount.surgery.sentence_modules import (
+    MODULES,
+    copy_modules,
+    is_of_modules,
+    sentence_directory,
+    transformer_directory,
+)
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -38,12 +48,17 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model", "tokenizer.model", "source.spm", "target.spm", "spm.model", "preprocessor_config.json",
     "processor_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
-OWN_FILES = (*TOKENIZER_FILES, CONFIG, "generation_config.json")
+OWN_FILES = (*TOKENIZER_FILES, CONFIG, "generation_config.json", f"{MODELING}.py")
 WEIGHT_FILES = re.compile(r".*\.safetensors|(pytorch|tf|flax)_model.*|model\.safetensors\.index\.json|adapter_.*")
 
 
 def save(
-    model: PreTrainedModel, directory: str | Path, *, tokenizer: Any = None, max_shard_size: int | str = "5GB"
+    model: PreTrainedModel,
+    directory: str | Path,
+    *,
+    tokenizer: Any = None,
+    max_shard_size: int | str = "5GB",
+    evidence: Evidence | None = None,
 ) -> Path:
     """Write a model, pruned or not, as `save_pretrained` would, with what is left recorded in `config.json`.
 
@@ -54,12 +69,13 @@ def save(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = save(remove(model, ["encoder.0.1"]), f"{folder}/small")
     ...     sorted(file.name for file in path.iterdir())
-    ['config.json', 'model.safetensors']
+    ['README.md', 'config.json', 'model.safetensors', 'modeling_headcount.py']
 
     directory: new, empty, or one that holds a model; that model stays intact until the new one is complete.
     tokenizer: or processor, saved beside the model. Without one, the files of the model that this one came from are
         copied.
     max_shard_size: splits larger checkpoints.
+    evidence: what was measured of a pruned model, for its card, README.md. A card of yours is kept.
     """
     if not isinstance(model, PreTrainedModel):
         raise HeadcountError(f"can save a transformers model, not a {type(model).__name__}")
@@ -68,15 +84,22 @@ def save(
             "the model has adapters (PEFT), and only they would be saved", advice="merge them into the model first"
         )
     write_record(model)
+    make_portable(model)
     target = Path(directory)
     refuse_strangers(target)
     try:
-        with replaced_directory(target, _is_outdated) as partial:
-            _write(model, partial, max_shard_size)
+        with replaced_directory(target, lambda name: _is_outdated(target / name)) as partial:
+            stock = _write(model, partial, max_shard_size)
+            if recorded_sites(model.config) and (not (target / CARD).exists() or _is_outdated(target / CARD)):
+                card = model_card(model, _title(target), stock=stock, evidence=evidence)
+                (partial / CARD).write_text(card, encoding="utf-8")
             if tokenizer is not None:
                 tokenizer.save_pretrained(partial)
             else:
                 _copy_tokenizer(came_from(model), partial)
+            around = sentence_directory(model)
+            if around is not None:
+                copy_modules(around, partial)
     except SafetensorError as error:
         raise HeadcountError(f"cannot save to {directory}: {error}; what was there is untouched") from error
     return target
@@ -91,26 +114,40 @@ def refuse_strangers(directory: Path) -> None:
         )
 
 
-def _is_outdated(name: str) -> bool:
+def _is_outdated(file: Path) -> bool:
     """Whether a file belongs to the earlier checkpoint, and not to the user."""
-    return name in OWN_FILES or WEIGHT_FILES.fullmatch(name) is not None
+    if file.name == CARD:
+        return is_own_card(file)
+    if is_of_modules(file) and (file.parent / MODULES).exists():
+        return True
+    return file.name in OWN_FILES or WEIGHT_FILES.fullmatch(file.name) is not None
 
 
-def _write(model: Any, directory: Path, max_shard_size: int | str) -> None:
+def _title(target: Path) -> str:
+    """What a card calls the model: by its directory, or by that of the run that it is in."""
+    path = target.resolve()
+    return path.parent.name if path.name == "model" else path.name
+
+
+def _write(model: Any, directory: Path, max_shard_size: int | str) -> bool:
+    """Write weights and configuration, and say whether in stock form."""
     state, changes = as_stock(model)
     model.save_pretrained(directory, state_dict=state, max_shard_size=max_shard_size)
     if changes:
         built = {site.name: site.layout.entry(built=site.kept) for site in sites_to_record(model)}
         changes["headcount"] = {"version": VERSION, "sites": built}
         content = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        content.pop("auto_map", None)  # the stock form needs none of headcount
+        (directory / f"{MODELING}.py").unlink(missing_ok=True)
         text = json.dumps(merged(content, changes), indent=2, sort_keys=True)
         (directory / CONFIG).write_text(f"{text}\n", encoding="utf-8")
+    return bool(changes)
 
 
 def _copy_tokenizer(source: str, directory: Path) -> None:
     """From the directory that the model came from, or what the hub's cache has of it."""
     for name in TOKENIZER_FILES if source else ():
-        file: Any = Path(source) / name
+        file: Any = transformer_directory(Path(source)) / name
         if not Path(source).is_dir():
             try:
                 file = try_to_load_from_cache(source, name)

@@ -1,0 +1,58 @@
+"""`headcount export --int8`, and commands that are given an .onnx file: measured, or refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tiny_models
+from headcount import remove, save
+from headcount.tasks.toy import word_tokenizer
+from toy_jobs import WORDS, sentences
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A pruned classifier with its tokenizer, and data for it."""
+    root = tmp_path_factory.mktemp("int8")
+    pruned = remove(tiny_models.bert(pad_token_id=0), ["encoder.0.1", "encoder_ffn.1.0-9"])
+    save(pruned, root / "model", tokenizer=word_tokenizer(WORDS))
+    (root / "dev.tsv").write_text("".join(f"{text}\t{i % 2}\n" for i, text in enumerate(sentences(1, 24))))
+    return root
+
+
+def test_int8_is_measured(headcount, place, tmp_path):
+    root, data = place, ("--data", place / "dev.tsv")
+    assert headcount("export", root / "model", root / "a.onnx").code == 0
+    answer = headcount("export", root / "model", tmp_path / "c.onnx", "--int8", *data, "--json")
+    assert answer.code == 0, answer.err
+    facts = json.loads(answer.out)
+    assert facts["low"] <= facts["change"] <= facts["high"]
+    assert facts["n"] == 24
+    assert facts["speed"]["before"] > 0
+    assert facts["size"] == (tmp_path / "c.onnx").stat().st_size
+    for file, score in ((root / "a.onnx", facts["before"]), (tmp_path / "c.onnx", facts["after"])):
+        found = headcount("evaluate", file, *data, "--json")
+        assert found.code == 0, found.err
+        assert json.loads(found.out)["score"] == score
+    told = headcount("export", root / "model", tmp_path / "d.onnx", "--int8", *data)
+    for word in ("MB before", "accuracy on 24 examples", "95% interval", "examples/s in PyTorch"):
+        assert word in told.out
+    refused = headcount("evaluate", root / "a.onnx", *data, "--off", "encoder.0.0")
+    assert refused.code == 1
+    assert "a.onnx" in refused.err
+    refused = headcount(
+        "prune", root / "a.onnx", "--score-data", root / "dev.tsv", *data, "--max-drop", 1, "--out", tmp_path / "p"
+    )
+    assert refused.code == 1
+    assert "a.onnx" in refused.err
+    moved = tmp_path / "alone" / "a.onnx"
+    moved.parent.mkdir()
+    moved.write_bytes(
+        (root / "a.onnx").read_bytes().replace(str(root / "model").encode(), b"x" * len(str(root / "model")))
+    )
+    refused = headcount("evaluate", moved, *data)
+    assert refused.code == 1
+    assert "tokenizer" in refused.err
+    assert headcount("export", root / "model", tmp_path / "c.onnx", "--int8").code == 1  # kept
