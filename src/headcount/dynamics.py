@@ -19,6 +19,7 @@ from torch import nn
 
 from headcount.engine import Progress
 from headcount.errors import BadCheckpoint, HeadcountError
+from headcount.files import by_number
 from headcount.pruning import Curve, pruning_curve, resolve_overlap
 from headcount.runs import RunDirectory, fingerprint, open_run, versions
 from headcount.scoring import importance
@@ -266,7 +267,7 @@ def in_order(checkpoints: Iterable[str | Path]) -> list[str]:
         raise BadCheckpoint("no checkpoints to track; name one directory or more")
     if len(set(paths)) < len(paths):
         raise BadCheckpoint(f"{Counter(paths).most_common(1)[0][0]} is named twice; name each checkpoint once")
-    neighbours = [sorted(some, key=_by_numbers) for _, some in groupby(paths, key=lambda path: path.parent)]
+    neighbours = [sorted(some, key=by_number) for _, some in groupby(paths, key=lambda path: path.parent)]
     return [str(path) for some in neighbours for path in some]
 
 
@@ -287,7 +288,3 @@ def refuse_different(paths: Sequence[str]) -> None:
                 raise BadCheckpoint(
                     f"{path} and {paths[0]} are not checkpoints of one training run: {key} is {here}, not {there}"
                 )
-
-
-def _by_numbers(path: Path) -> list[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]

@@ -28,7 +28,7 @@ class HeadcountError(Exception):
 
     def __init__(self, message: object = "", advice: str = "") -> None:
         super().__init__(*([str(message), advice] if advice else [str(message)]))
-        self.message, self.advice = _one_line(str(message)), advice
+        self.message, self.advice = _one_line(str(message)), _one_line(advice)
 
     def in_words(self, written: Callable[[str], str]) -> str:
         """The whole sentence; `written` says how the caller writes an argument."""
@@ -67,6 +67,15 @@ def first_line(error: BaseException) -> str:
     ('not so', 'AssertionError')
     """
     return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun, in the plural unless there is one.
+
+    >>> counted(1, "example"), counted(1200, "head"), counted(0, "point")
+    ('1 example', '1,200 heads', '0 points')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import BadCheckpoint
+from headcount.files import CONFIG
 from headcount.heads import FEED_FORWARD
 from headcount.structure import VERSION, Layout, Site, anatomy, makes_sense, recorded_sites, set_layout, whole_anatomy
 from headcount.surgery.carve import carve
-
-CONFIG = "config.json"  # the file that holds the record of a saved model
 
 
 def write_record(model: Any) -> None:

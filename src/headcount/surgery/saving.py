@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError
-from headcount.files import refuse_irreplaceable, replaced_directory
+from headcount.files import CONFIG, refuse_irreplaceable, replaced_directory
 from headcount.heads import FEED_FORWARD
 from headcount.structure import (
     VERSION,
@@ -30,7 +30,7 @@ from headcount.structure import (
     has_adapters,
     whole_anatomy,
 )
-from headcount.surgery.checkpoint_format import CONFIG, sites_to_record, write_record
+from headcount.surgery.checkpoint_format import sites_to_record, write_record
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -43,7 +43,7 @@ WEIGHT_FILES = re.compile(r".*\.safetensors|(pytorch|tf|flax)_model.*|model\.saf
 
 
 def save(
-    model: PreTrainedModel, directory: str | Path, *, tokenizer: Any = None, max_shard_size: int | str = "5GB"
+    model: PreTrainedModel, directory: str | Path, tokenizer: Any = None, *, max_shard_size: int | str = "5GB"
 ) -> Path:
     """Write a model, pruned or not, as `save_pretrained` would, with what is left recorded in `config.json`.
 

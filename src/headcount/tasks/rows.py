@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headcount.errors import BadData, first_line, unknown
+from headcount.files import looks_like_a_file
 from headcount.tasks.columns import Column
 from headcount.tasks.data_files import read_file
 
@@ -142,16 +143,9 @@ def _from_name(name: str, split: str | None) -> Rows:
             raise BadData(f"{name} is a directory; name one file in it, such as {path / loose[0]}")
         refuse_outside_data(path)
         return _from_datasets(_load(str(path), split), path.name, split)
-    if _looks_like_a_file(name):
+    if looks_like_a_file(name):
         raise BadData(f"there is no file {name}")
     return _from_datasets(_load(name, split), name, split)
-
-
-def _looks_like_a_file(name: str) -> bool:
-    """Whether a name means a file: a mistyped one is then reported at once, without asking the hub for it."""
-    path = Path(name)
-    in_a_folder = path.parent != Path() and path.parent.is_dir()
-    return in_a_folder or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix[1:].isalpha()
 
 
 def _load(name: str, split: str | None) -> Any:
