@@ -140,7 +140,7 @@ def test_a_full_disk_keeps_the_earlier_file(tmp_path, monkeypatch):
 
 def test_a_path_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunConflict, match=r"/run as a run directory"), RunDirectory(tmp_path / "run", SIGNATURE).open():
+    with pytest.raises(RunConflict, match="/run is a file"), RunDirectory(tmp_path / "run", SIGNATURE).open():
         pass
 
 

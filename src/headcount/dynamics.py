@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,13 +18,13 @@ from torch import nn
 
 from headcount.engine import Progress
 from headcount.errors import BadCheckpoint, HeadcountError
-from headcount.files import by_number
+from headcount.model_directory import by_number, fetch
 from headcount.pruning import Curve, pruning_curve, resolve_overlap
 from headcount.runs import RunDirectory, fingerprint, open_run, versions
 from headcount.scoring import importance
 from headcount.stats import correlation
 from headcount.structure import anatomy
-from headcount.surgery import build_empty, fetch, load, model_class, read_config
+from headcount.surgery import build_empty, load, model_class, read_config
 from headcount.tasks import Metric, Task
 
 SETTLED = 0.9  # Spearman r with the last checkpoint from which the order counts as settled

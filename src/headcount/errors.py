@@ -1,4 +1,4 @@
-"""One base error, so that a caller can catch everything headcount refuses; unknown names get suggestions."""
+"""One base error, so that a caller can catch everything headcount refuses; and words that messages share."""
 
 from __future__ import annotations
 
@@ -76,6 +76,17 @@ def counted(number: int, what: str) -> str:
     ('1 example', '1,200 heads', '0 points')
     """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(1.2), duration(42.3), duration(600), duration(9000)
+    ('1 second', '42 seconds', '10 minutes', '2.5 hours')
+    """
+    if seconds < 100:
+        return counted(round(seconds), "second")
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Files and directories that are written whole or not at all, JSON that every reader takes, and what a path is."""
+"""Files and directories that are written whole or not at all, and JSON that every reader takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headcount.errors import BadCheckpoint, HeadcountError, RunConflict, first_line
+from headcount.errors import HeadcountError, RunConflict, first_line
 
-CONFIG, ADAPTER = "config.json", "adapter_config.json"  # what a saved model has, and what peft's adapters have
 HERE, EXCHANGE = -100, 2  # Linux: AT_FDCWD, RENAME_EXCHANGE
 
 
@@ -68,36 +66,6 @@ def looks_like_a_file(name: str) -> bool:
     path = Path(name)
     in_a_folder = path.parent != Path() and path.parent.is_dir()
     return in_a_folder or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix[1:].isalpha()
-
-
-def is_hub_id(name: str | Path) -> bool:
-    """Whether a model's name means one on the hub, and not a directory here.
-
-    >>> is_hub_id("org/model"), is_hub_id("./model")
-    (True, False)
-    """
-    return not Path(name).exists() and re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name)) is not None
-
-
-def refuse_unlike_model(directory: Path) -> None:
-    """Refuse a path that holds no saved model, and name what was probably meant: a checkpoint inside it, or a base."""
-    if not directory.is_dir():
-        raise BadCheckpoint(f"{directory} is not a directory", advice="give the directory of a saved model")
-    if (directory / ADAPTER).exists():
-        raise BadCheckpoint(
-            f"{directory / ADAPTER}: this is an adapter (PEFT)",
-            advice="load it with peft, call merge_and_unload(), and save the model that it returns",
-        )
-    if not (directory / CONFIG).exists():
-        inside = sorted((file.parent for file in directory.glob(f"*/{CONFIG}")), key=by_number)
-        others = f" ({len(inside)} checkpoints are inside)" if len(inside) > 1 else ""
-        hint = f"did you mean {inside[-1]}?{others}" if inside else ""
-        raise BadCheckpoint(f"{directory / CONFIG} is missing", advice=hint)
-
-
-def by_number(path: Path) -> list[Any]:
-    """A key to sort paths by: checkpoint-80 comes before checkpoint-100."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def write_whole(path: Path, content: bytes) -> None:

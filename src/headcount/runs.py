@@ -108,7 +108,7 @@ class RunDirectory:
             )
         kept = len(list((self.path / SHARDS).glob("*.shard")))
         if kept and not known.get("finished"):
-            log.info("resuming %s: %s done so far", self.path, counted(kept, "shard"))
+            log.info("resuming the run in %s, which has %s", self.path, counted(kept, "finished shard"))
 
     def _difference(self, known: dict[str, Any]) -> str:
         """What the run was made with, and what is asked for now: an option if one differs, else the signature."""

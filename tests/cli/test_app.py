@@ -14,7 +14,7 @@ from headcount.cli.app import COMMANDS, call
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.loading import DTYPES
-from headcount.cli.options import FillName, Precision, Setup, command
+from headcount.cli.options import FillName, Precision, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
@@ -128,10 +128,10 @@ def test_choices_are_the_librarys():
 
 
 def test_an_error_names_options_where_python_would_name_arguments(headcount, monkeypatch):
-    def refuse(setup):
+    def refuse(given, out):
         raise HeadcountError("too long", advice="use {max_length}, or another {run}")
 
-    monkeypatch.setattr(Setup, "load_model", refuse)
+    monkeypatch.setattr("headcount.cli.command_run.refuse_unusable", refuse)
     answer = headcount("evaluate", "x", "--data", "y")
     assert (answer.code, answer.err) == (1, "headcount: too long; use --max-length, or another --out\n")
 

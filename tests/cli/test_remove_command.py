@@ -43,7 +43,7 @@ def test_neurons_and_sublayers(headcount, directories, tmp_path):
     assert (facts["left"], facts["neurons_left"]) == (11, 144 - 58)
     assert facts["parameters_before"] - facts["parameters_after"] == 594 + 58 * (24 + 1 + 24)
     answer = headcount(*arguments, "--out", tmp_path / "b")
-    assert "Removed 1 heads and 58 neurons, 11 heads and 86 neurons left" in answer.out
+    assert "Removed 1 head and 58 neurons, 11 heads and 86 neurons left" in answer.out
     model = zoo.build("bert", "BertForSequenceClassification")
     neurons = [*(f"encoder_ffn.0.{i}" for i in range(10)), *(f"encoder_ffn.2.{i}" for i in range(48))]
     expected = run(zeroed(model, "bert", ["encoder.0.1", *neurons]), zoo.inputs("bert"))

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from headcount.cli.options import Overwrite, Setup, command, option
+from headcount.errors import counted
 
 EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "export")(export)
+    command(app, "export", without=("metric", "beams", "dtype", "device"))(export)
 
 
 def export(
@@ -21,6 +22,7 @@ def export(
     file: Annotated[
         str | None, typer.Argument(metavar="FILE", help="The file to write, ending in .onnx (or --out).")
     ] = None,
+    out: Annotated[str | None, option("--out", "-o", help="The same file, as an option.")] = None,
     data: Annotated[str | None, option("--data", help="Compare the export on this data, too.")] = None,
     external: Annotated[
         bool | None,
@@ -36,17 +38,21 @@ def export(
 
       headcount export ./translator translator.onnx --data val.en --target-data val.fr
     """
+    from headcount.export import refuse_target, require_onnx
+
+    if (target := file or out) is None:
+        raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
+    if file is not None and out is not None:
+        raise typer.BadParameter(f"two files to write are given: {file} and --out {out}")
+    refuse_target(Path(target), overwrite)
+    require_onnx()
+
     from headcount.cli.console import console, print_json
     from headcount.cli.loading import load_tokenizer, load_weights
-    from headcount.export import export_onnx, refuse_target, require_onnx
+    from headcount.export import export_onnx
+    from headcount.model_directory import fetch
     from headcount.runs import model_signature, versions
-    from headcount.surgery import fetch
 
-    target = file or setup.out
-    if target is None:
-        raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
-    require_onnx()
-    refuse_target(Path(target), overwrite)
     model = load_weights(setup.model, "cpu", "float32")
     inputs: list[dict[str, Any]] = []
     compared_on = 0
@@ -60,15 +66,15 @@ def export(
     if setup.as_json:
         print_json(
             {
-                "signature": {"model": model_signature(model), "versions": versions()},
                 "model": setup.model,
                 "path": str(written.file),
                 "files": files,
                 "difference": written.difference,
                 "n": compared_on,
+                "signature": {"model": model_signature(model), "versions": versions()},
             }
         )
         return
     console.print(f"Wrote {', '.join(files)}.", soft_wrap=True)
-    compared = "random inputs" + (f" and {compared_on} of your examples" if compared_on else "")
+    compared = "random inputs" + (f" and {counted(compared_on, 'example')} of yours" if compared_on else "")
     console.print(f"Its outputs differ from PyTorch's by at most {written.difference:.1g}, on {compared}.")

@@ -87,9 +87,7 @@ def gates(
 
       headcount gates ./mt --data train.en --target-data train.de --kinds encoder --lambda 0.01,0.03 --out path
     """
-    from headcount.cli.console import console, print_json
-    from headcount.cli.prune import refuse_occupied
-    from headcount.gates import Gating
+    from headcount.cli.command_run import refuse_finished
 
     if setup.out is None:
         raise typer.BadParameter("--out is required: the directory for the smaller model")
@@ -97,10 +95,14 @@ def gates(
     shares = _numbers("--target-flops", target_flops, _share)
     if sum(goal is not None for goal in (prices, targets, shares)) != 1:
         raise typer.BadParameter("give one of --lambda, the price of an open gate, --target-heads and --target-flops")
-    settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     known = None if roles is None else read_roles(roles)
     out = Path(setup.out)
-    refuse_occupied(out)
+    refuse_finished(out)
+
+    from headcount.cli.console import console, print_json
+    from headcount.gates import Gating
+
+    settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     model, tokenizer = setup.load_model()
     train_task = setup.load_task(data, tokenizer, model)
     test_task = (

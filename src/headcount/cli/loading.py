@@ -9,8 +9,9 @@ import torch
 from transformers import AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
+from headcount.model_directory import fetch
 from headcount.structure import remember_origin
-from headcount.surgery import fetch, load
+from headcount.surgery import load
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VOCABULARIES = (

@@ -125,25 +125,32 @@ def prune(
 
       headcount prune ./model --score-data train.tsv --data dev.tsv --heads 50% --recover-epochs 1 --out small
     """
+    from headcount.cli.command_run import refuse_finished
+
     given = locals()  # an option of the name of a field of `Pruning` sets that field
-
-    from headcount.cli.console import console, messages, print_json
-    from headcount.pruning import Pruning, forecast
-    from headcount.training import Recovery
-
     if setup.out is None and not dry_run:
         raise typer.BadParameter("--out is required, except with --dry-run")
     for option, value in (("--distill", distill), ("--hidden", hidden)):
         if value and not recover_epochs:
             raise typer.BadParameter(f"{option} needs --recover-epochs")
+    sizes = [f"--{name}" for name in ("heads", "params", "flops", "speedup") if given[name] is not None]
+    if len(sizes) > 1:
+        raise typer.BadParameter(f"{' and '.join(sizes)} each set the size of the cut; give one of them")
+    if not sizes and max_drop is None:
+        raise typer.BadParameter("how far to cut is not given; give --max-drop in points, or --heads, --params…")
+    out = None if setup.out is None else Path(setup.out)
+    if out is not None and not dry_run:
+        refuse_finished(out)
+
+    from headcount.cli.console import console, messages, print_json
+    from headcount.pruning import Pruning, forecast
+    from headcount.training import Recovery
+
     recovery = (
         Recovery(recover_epochs, lr=lr, distill=distill, hidden=hidden, seed=setup.seed) if recover_epochs else None
     )
     knobs = {name: value for name, value in given.items() if name in Pruning.__dataclass_fields__}
     settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
-    out = None if setup.out is None else Path(setup.out)
-    if out is not None and not dry_run:
-        refuse_occupied(out)
     model, tokenizer = setup.load_model()
     tasks = (
         setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data"),
@@ -163,20 +170,6 @@ def prune(
         messages.print("This family has no stock form with fewer heads of the same size: load it with headcount.load.")
 
 
-def refuse_occupied(out: Path) -> None:
-    """Nothing is overwritten: a directory can be new, empty, or the unfinished run of the same command."""
-    from headcount.errors import RunConflict
-    from headcount.runs import read_run
-
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise RunConflict(f"{out} is a file", advice="choose another {out}")
-    known = read_run(out)
-    if known is not None and known.get("finished"):
-        raise RunConflict(f"{out} already holds a finished run", advice="choose another {out}")
-
-
 def _prune_and_save(
     setup: Setup, out: Path, model: Any, tokenizer: Any, tasks: tuple[Any, Any, Any], settings: Any
 ) -> dict[str, Any]:
@@ -193,7 +186,7 @@ def _prune_and_save(
             with progress("pruning") as bar:
                 pruned = prune(
                     model, *tasks, settings=settings, run=run.directory,
-                    progress=lambda what, share: bar(share) if share else None,
+                    progress=lambda what, share: bar(share, what),
                 )  # fmt: skip
         except HeadcountError:
             if is_new:  # nothing was made: leave the place free for another attempt

@@ -1,7 +1,11 @@
 """Models in other formats, each compared with the model before it is written. A new format is a file here."""
 
-from headcount.export.onnx import export_onnx, refuse_target
-from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
+from typing import TYPE_CHECKING, Any
+
+from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_target, require_onnx
+
+if TYPE_CHECKING:
+    from headcount.export.onnx import export_onnx
 
 __all__ = [
     "OnnxModel",
@@ -10,3 +14,12 @@ __all__ = [
     "refuse_target",
     "require_onnx",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is asked for: a wrong target is refused without."""
+    if name != "export_onnx":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from headcount.export.onnx import export_onnx
+
+    return export_onnx

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
-from headcount.export.onnx_runtime import OnnxModel, part_path, require_onnx
+from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_target, require_onnx
 from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
 from headcount.structure import anatomy, device_of, kernel_of, random_inputs, whole_anatomy
@@ -136,17 +136,6 @@ def _refuse(model: Any) -> None:
         raise HeadcountError(
             f"the export is compared in float32, and the model is in {found}", advice="load it in float32"
         )
-
-
-def refuse_target(file: Path, overwrite: bool) -> None:
-    """Refuse a name that is not a graph's, and, unless `overwrite`, files that exist already, one graph or two."""
-    if file.suffix != ".onnx":
-        raise HeadcountError(f"{file} does not end in .onnx", advice="name the file to write, such as model.onnx")
-    for name in (file, *(part_path(file, part) for part in ("encoder", "decoder"))):
-        if name.is_dir():
-            raise HeadcountError(f"{name} is a directory", advice="name a file")
-        if name.exists() and not overwrite:
-            raise HeadcountError(f"{name} exists already", advice="choose another file, or replace it with {overwrite}")
 
 
 def _apart(model: Any, wanted: bool | None) -> bool:

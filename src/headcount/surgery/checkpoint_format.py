@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headcount.errors import BadCheckpoint
-from headcount.files import CONFIG
 from headcount.heads import FEED_FORWARD
+from headcount.model_directory import CONFIG
 from headcount.structure import VERSION, Layout, Site, anatomy, makes_sense, recorded_sites, set_layout, whole_anatomy
 from headcount.surgery.carve import carve
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.files import ADAPTER, CONFIG, is_hub_id
+from headcount.model_directory import CONFIG, fetch
 from headcount.structure import ALIGNMENT, built_empty, built_with_weights, came_from, remember_origin, saved_shapes
 from headcount.surgery.checkpoint_format import apply_record
 from headcount.surgery.reading import ModelFiles, read_checkpoint, read_config, read_generation_config
@@ -49,28 +47,6 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
         raise BadCheckpoint(f"{checkpoint.directory} has weights that {cls.__name__} does not know: {min(strange)}")
     _align(model)
     return model.eval()
-
-
-def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.model", "*.txt")) -> Path:
-    """The directory of a model; a hub id is downloaded first."""
-    if not is_hub_id(name):
-        return Path(name)
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=list(patterns)))
-    except Exception as error:  # the hub's client raises errors of many kinds, with or without a network
-        raise BadCheckpoint(
-            f"{name} is not a directory here, and fetching it from the hub failed: {_why(error)}"
-        ) from error
-
-
-def _why(error: Exception) -> str:
-    """Why a model could not be fetched, in words; the hub's own begin with the names of exceptions."""
-    reasons = {
-        GatedRepoError: "access to it has to be requested on its page",
-        RepositoryNotFoundError: "there is no model of that name, or it is private",
-        LocalEntryNotFoundError: "the hub cannot be reached, and the model is not in the cache",
-    }
-    return next((words for kind, words in reasons.items() if isinstance(error, kind)), first_line(error))
 
 
 def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:

@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig, PreTrainedConfig
 
 from headcount.errors import BadCheckpoint, first_line
-from headcount.files import CONFIG, read_object, refuse_unlike_model
+from headcount.files import read_object
+from headcount.model_directory import CONFIG, refuse_unlike_model
 from headcount.structure import generation_config, remember_origin
 from headcount.surgery.checkpoint_format import check_record
 

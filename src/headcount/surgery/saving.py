@@ -19,8 +19,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError
-from headcount.files import CONFIG, refuse_irreplaceable, replaced_directory
+from headcount.files import refuse_irreplaceable, replaced_directory
 from headcount.heads import FEED_FORWARD
+from headcount.model_directory import CONFIG
 from headcount.structure import (
     VERSION,
     AttentionSite,

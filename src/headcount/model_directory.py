@@ -1,0 +1,71 @@
+"""The directory that a model's name means: here, or fetched from the hub; and what is wrong with one that holds none.
+
+Nothing heavy is imported, so that a mistyped name is refused at once.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headcount.errors import BadCheckpoint, counted, first_line
+
+CONFIG, ADAPTER = "config.json", "adapter_config.json"  # what a saved model has, and what an adapter of peft has
+FILES = ("*.json", "*.safetensors", "*.model", "*.txt")
+
+
+def fetch(name: str | Path, patterns: tuple[str, ...] = FILES) -> Path:
+    """The directory of a model; a hub id is downloaded first."""
+    if not is_hub_id(name):
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=list(patterns)))
+    except Exception as error:  # the hub's client raises errors of many kinds, with or without a network
+        raise BadCheckpoint(
+            f"{name} is not a directory here, and fetching it from the hub failed: {_why(error)}"
+        ) from error
+
+
+def _why(error: Exception) -> str:
+    """Why a model could not be fetched, in words; the hub's own begin with the names of exceptions."""
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    reasons = {
+        GatedRepoError: "access to it has to be requested on its page",
+        RepositoryNotFoundError: "there is no model of that name, or it is private",
+        LocalEntryNotFoundError: "the hub cannot be reached, and the model is not in the cache",
+    }
+    return next((words for kind, words in reasons.items() if isinstance(error, kind)), first_line(error))
+
+
+def is_hub_id(name: str | Path) -> bool:
+    """Whether a model's name means one on the hub, and not a directory here.
+
+    >>> is_hub_id("org/model"), is_hub_id("./model")
+    (True, False)
+    """
+    return not Path(name).exists() and re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name)) is not None
+
+
+def refuse_unlike_model(directory: Path) -> None:
+    """Refuse a path that holds no saved model, and name what was probably meant: the last checkpoint inside it."""
+    if not directory.is_dir():
+        raise BadCheckpoint(f"{directory} is not a directory", advice="give the directory of a saved model")
+    if (directory / ADAPTER).exists():
+        raise BadCheckpoint(
+            f"{directory / ADAPTER}: this is an adapter (PEFT)",
+            advice="load it with peft, call merge_and_unload(), and save the model that it returns",
+        )
+    if not (directory / CONFIG).exists():
+        inside = sorted((file.parent for file in directory.glob(f"*/{CONFIG}")), key=by_number)
+        holds = f", but {counted(len(inside), 'checkpoint')} inside have one" if len(inside) > 1 else ""
+        hint = f"did you mean {inside[-1]}?" if inside else ""
+        raise BadCheckpoint(f"{directory / CONFIG} is missing{holds}", advice=hint)
+
+
+def by_number(path: Path) -> list[Any]:
+    """A key to sort paths by: checkpoint-80 comes before checkpoint-100."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
