@@ -19,7 +19,7 @@ from headcount.heads import Head
 from headcount.runs import RunDirectory, model_signature, open_run
 from headcount.stats import SEED, Correlation, corrected, correlation, mcnemar_exact, paired_bootstrap, paired_t
 from headcount.structure import Anatomy, AttentionSite, anatomy
-from headcount.tasks import Task
+from headcount.tasks import Metric, Task
 
 ALPHA = 0.05
 
@@ -277,12 +277,24 @@ def effects_of(
     """Test masks against the whole model."""
     base = outcomes.of()
     masked = np.stack([outcomes.of(mask) for mask in masks]) if masks else np.zeros((0, *base.shape))
-    tested = paired_bootstrap(base, masked, outcomes.metric.of_sums, resamples=resamples, alpha=alpha, seed=seed)
+    return paired_effects(base, masked, outcomes.metric, resamples, alpha, seed)
+
+
+def paired_effects(
+    base: np.ndarray,
+    masked: np.ndarray,
+    metric: Metric,
+    resamples: int | None = None,
+    alpha: float = ALPHA,
+    seed: int = SEED,
+) -> Effects:
+    """Test statistics (M, N, S) against those (N, S) of the whole model on the same examples."""
+    tested = paired_bootstrap(base, masked, metric.of_sums, resamples=resamples, alpha=alpha, seed=seed)
     p, p_t, test = tested.p, None, "paired bootstrap"
-    if outcomes.metric.name == "accuracy" and bool((base[:, 0] == 1).all()):  # right or wrong, once per example
+    if metric.name == "accuracy" and bool((base[:, 0] == 1).all()):  # right or wrong, once per example
         p, p_t, test = mcnemar_exact(base[:, 1], masked[..., 1]), paired_t(base[:, 1], masked[..., 1]), "exact McNemar"
     return Effects(
-        score=np.asarray(outcomes.metric.of_sums(masked.sum(axis=1))),
+        score=np.asarray(metric.of_sums(masked.sum(axis=1))),
         change=tested.change,
         low=tested.low,
         high=tested.high,

@@ -14,7 +14,7 @@ from headcount.cli.app import COMMANDS, call
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.loading import DTYPES
-from headcount.cli.options import FillName, Precision, command
+from headcount.cli.options import UNITS, FillName, Precision, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
@@ -117,11 +117,12 @@ def test_a_command_alone_prints_its_help(headcount, arguments):
 
 
 def test_choices_are_the_librarys():
-    from headcount import evaluation, scoring
+    from headcount import evaluation, scoring, structure
     from headcount.scoring import confidence
 
     assert set(get_args(Method)) == set(scoring.METHODS)
     assert set(get_args(Exclude)) == set(confidence.EXCLUDE)
+    assert structure.UNITS == UNITS
     assert set(get_args(FillName)) == set(evaluation.FILLS)
     assert set(get_args(Precision)) == {"auto", *DTYPES}
     assert set(get_args(get_type_hints(demo)["name"])) == set(STORIES)

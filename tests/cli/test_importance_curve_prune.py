@@ -84,7 +84,7 @@ def test_importance_of_neurons_and_sublayers(headcount, place, tmp_path):
 
 def test_importance_refusals(headcount, place):
     ask = ("importance", place / "classifier", "--data")
-    refused(headcount(*ask, place / "train.tsv", "--units", "neuron"), "'neuron'", "'neurons'")
+    refused(headcount(*ask, place / "train.tsv", "--units", "neuron"), "'neuron'", "'neurons'", code=2)
     refused(headcount(*ask, place / "train.tsv", "--units", "neurons", "--method", "relevance"), "relevance", "--units")
     refused(headcount(*ask, place / "train.tsv", "--group", "8"), "--group 8", code=2)
     refused(headcount(*ask, place / "train.tsv", "--method", "gradeint"), "'gradient'", code=2)
@@ -123,7 +123,7 @@ def test_curve_refusals(headcount, place):
     refused(headcount(*ask, place / "train.tsv", "--overlap", "drop"), "all 24")
     refused(headcount(*ask, place / "dev.tsv", "--overlap", "maybe"), "'maybe'", "drop", code=2)
     refused(headcount(*ask, place / "dev.tsv", "--methods", "gradient,gradient"), "gradient,gradient", code=2)
-    refused(headcount(*ask, place / "dev.tsv", "--methods", "gradient,magic"), "'magic'")
+    refused(headcount(*ask, place / "dev.tsv", "--methods", "gradient,magic"), "'magic'", code=2)
     refused(headcount(*ask, place / "dev.tsv", "--step", "0"), "step is 0")
     refused(headcount(*ask, place / "dev.tsv", "--kinds", "cross"), "attention kind 'cross'")
 
@@ -231,22 +231,22 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
     ("more", "facts", "code"),
     [
         (("--max-drop", "1"), ("--out is required",), 2),
-        (("--out", "small"), ("--max-drop", "--heads", "--params", "--speedup"), 1),
-        (("--heads", "2", "--speedup", "1.1", "--out", "small"), ("--heads", "--speedup"), 1),
+        (("--out", "small"), ("--max-drop", "--heads", "--params", "--speedup"), 2),
+        (("--heads", "2", "--speedup", "1.1", "--out", "small"), ("--heads", "--speedup"), 2),
         (("--heads", "99", "--out", "small"), ("only 8",), 1),
         (("--params", "95%", "--out", "small"), ("95.0%",), 1),
-        (("--max-drop", "-1", "--out", "small"), ("-1", "--max-drop"), 1),
+        (("--max-drop", "-1", "--out", "small"), ("--max-drop",), 2),
         (("--heads", "2", "--method", "michell", "--out", "small"), ("'michell'", "'michel'"), 2),
         (("--heads", "2", "--compensate", "magic", "--out", "small"), ("'magic'", "refit"), 2),
         (("--heads", "2", "--overlap", "magic", "--out", "small"), ("'magic'", "refuse"), 2),
         (("--heads", "2", "--distill", "0.5", "--out", "small"), ("--distill", "--recover-epochs"), 2),
         (("--heads", "2", "--hidden", "1", "--out", "small"), ("--hidden", "--recover-epochs"), 2),
-        (("--heads", "half", "--out", "small"), ("'half'", "50%"), 1),
+        (("--heads", "half", "--out", "small"), ("'half'", "50%"), 2),
         (("--max-drop", "1", "--step", "0", "--out", "small"), ("step is 0", "--step"), 1),
         (("--flops", "99.9%", "--out", "small"), ("99.9% of the FLOPs", "neurons", "--flops"), 1),
         (("--flops", "60%", "--units", "heads", "--out", "small"), ("60.0%", "heads", "--units"), 1),
         (("--heads", "2", "--units", "heads,neurons", "--out", "small"), ("--params", "--flops"), 1),
-        (("--flops", "50%", "--units", "heads,neuron", "--out", "small"), ("'neuron'", "neurons"), 1),
+        (("--flops", "50%", "--units", "heads,neuron", "--out", "small"), ("'neuron'", "neurons"), 2),
         (("--flops", "50%", "--cost", "watts", "--out", "small"), ("'watts'", "time"), 2),
         (("--flops", "50%", "--kinds", "cross", "--out", "small"), ("'cross'", "encoder_ffn"), 1),
     ],

@@ -112,6 +112,6 @@ def test_inside_this_process(headcount, monkeypatch, tmp_path):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headcount.cli.inspect.describe", stop)
+    monkeypatch.setattr("headcount.cli.command_run.refuse_missing_model", stop)
     answer = headcount("inspect", tmp_path)
     assert (answer.code, answer.out, answer.err) == (130, "", "headcount: stopped\n")

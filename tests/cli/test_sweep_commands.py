@@ -66,7 +66,7 @@ def test_evaluate_with_neurons_and_sublayers_off(headcount, classifier):
     heads = ["encoder.0.1", *(f"encoder.1.{index}" for index in range(4))]
     assert result["off"] == [*heads, "encoder_ffn.0.1-3", "encoder_ffn.1"]
     assert result["change"] == pytest.approx(result["score"] - result["base"])
-    assert "with 1 heads and 3 neurons off" in headcount(*arguments, "--off", "encoder.0.1,encoder_ffn.0.1-3").out
+    assert "with 1 head and 3 neurons off" in headcount(*arguments, "--off", "encoder.0.1,encoder_ffn.0.1-3").out
     refused = headcount(*arguments, "--off", "encoder_ffn.0.5-9999")
     assert (refused.code, refused.out) == (1, "")
     assert "encoder_ffn.0.5-9999" in refused.err.splitlines()[-1]
@@ -170,7 +170,7 @@ def test_what_the_model_or_the_data_cannot_do_is_one_sentence(headcount, classif
         (["--fill", "meen"], "did you mean 'mean'"),
         (["--device", "tpu"], "--device 'tpu'"),
         (["--dtype", "float33"], "did you mean 'float32'"),
-        (["--select-data", "x.tsv"], "--mode all-but-one"),
+        (["--select-data", "a-hub-id"], "--mode all-but-one"),
         (["--engine", "rey"], "did you mean 'ray'"),
         (["--workers", "2"], "--engine ray"),
         (["--address", "auto"], "--engine ray"),

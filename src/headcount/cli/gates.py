@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.options import Setup, command, units_named
 
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
 
@@ -95,6 +95,7 @@ def gates(
     shares = _numbers("--target-flops", target_flops, _share)
     if sum(goal is not None for goal in (prices, targets, shares)) != 1:
         raise typer.BadParameter("give one of --lambda, the price of an open gate, --target-heads and --target-flops")
+    units_named(units)
     known = None if roles is None else read_roles(roles)
     out = Path(setup.out)
     refuse_finished(out)

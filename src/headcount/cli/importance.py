@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command, option
+from headcount.cli.options import Setup, command, option, units_named
 from headcount.errors import counted
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
@@ -42,6 +42,7 @@ def importance(
       headcount importance ./translator --data train.en --target-data train.fr --method relevance --json
     """
     options = method_options(method, per, setup.seed, exclude, group)
+    units_named(units)
 
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress

@@ -17,6 +17,7 @@ from headcount.errors import unknown
 TASK, RUN, MACHINES = "The task", "The run", "Several machines"
 CLASSES, TRANSLATIONS = "Only for classification and language models", "Only for translation"
 ENGINE = ("engine", "address", "workers", "threads")
+UNITS = ("heads", "neurons", "sublayers")
 DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
 
 # Closed sets. Those of the library stand here too, since it is slow to import; a test keeps them the same.
@@ -303,6 +304,29 @@ def _mention_report(setup: Setup) -> None:
     if setup.out is not None and not setup.as_json and (Path(setup.out) / "run.json").is_file():
         line = f"A page about this run: headcount report {quote(setup.out)}"
         messages.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def amount(name: str) -> Callable[[str], str]:
+    """A parser of a number or a share, which leaves it as it was written.
+
+    >>> amount("--heads")("50%")
+    '50%'
+    """
+
+    def parse(word: str) -> str:
+        try:
+            float(word.removesuffix("%"))
+        except ValueError:
+            raise UnknownWord(f"{name} {word!r} is not a number or a share such as 50%") from None
+        return word
+
+    return parse
+
+
+def units_named(text: str | None) -> None:
+    """Refuse a kind of units that does not exist."""
+    for name in listed(text) or []:
+        one_of("--units", UNITS)(name)
 
 
 def listed(text: str | None) -> list[str] | None:

@@ -8,9 +8,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command
+from headcount.cli.options import Setup, amount, command, units_named
 
+SIZES = "--heads, --params, --flops, --speedup"
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
+
+
+def _amount(name: str, about: str) -> Any:
+    return typer.Option(name, rich_help_panel=SIZE, parser=amount(name), metavar="N or %", help=about)
+
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["search", "michel", "reestimated", "fisher", "interactions"]
@@ -39,17 +45,11 @@ def prune(
     ] = None,
     test_target_data: Annotated[str | None, typer.Option("--test-target-data", help="Targets of --test.")] = None,
     max_drop: Annotated[
-        float | None, typer.Option("--max-drop", rich_help_panel=SIZE, help="Largest drop, in points.")
+        float | None, typer.Option("--max-drop", rich_help_panel=SIZE, min=0.0, help="Largest drop, in points.")
     ] = None,
-    heads: Annotated[
-        str | None, typer.Option("--heads", rich_help_panel=SIZE, help="Heads to remove: 50% or 36.")
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option("--params", rich_help_panel=SIZE, help="Share of all parameters to save: 10%.")
-    ] = None,
-    flops: Annotated[
-        str | None, typer.Option("--flops", rich_help_panel=SIZE, help="Share of all FLOPs to save: 50%.")
-    ] = None,
+    heads: Annotated[str | None, _amount("--heads", "Heads to remove: 50% or 36.")] = None,
+    params: Annotated[str | None, _amount("--params", "Share of all parameters to save: 10%.")] = None,
+    flops: Annotated[str | None, _amount("--flops", "Share of all FLOPs to save: 50%.")] = None,
     speedup: Annotated[
         float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="How many times as fast: 2.")
     ] = None,
@@ -133,11 +133,12 @@ def prune(
     for option, value in (("--distill", distill), ("--hidden", hidden)):
         if value and not recover_epochs:
             raise typer.BadParameter(f"{option} needs --recover-epochs")
-    sizes = [f"--{name}" for name in ("heads", "params", "flops", "speedup") if given[name] is not None]
+    units_named(units)
+    sizes = [option for option in SIZES.split(", ") if given[option.removeprefix("--")] is not None]
     if len(sizes) > 1:
         raise typer.BadParameter(f"{' and '.join(sizes)} each set the size of the cut; give one of them")
     if not sizes and max_drop is None:
-        raise typer.BadParameter("how far to cut is not given; give --max-drop in points, or --heads, --params…")
+        raise typer.BadParameter(f"how far to cut is not given; give --max-drop in points, or one of {SIZES}")
     out = None if setup.out is None else Path(setup.out)
     if out is not None and not dry_run:
         refuse_finished(out)

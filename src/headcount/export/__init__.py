@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_target, require_onnx
+from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_target, require_onnx, standing_in
 
 if TYPE_CHECKING:
     from headcount.export.onnx import export_onnx
@@ -13,6 +13,7 @@ __all__ = [
     "part_path",
     "refuse_target",
     "require_onnx",
+    "standing_in",
 ]
 
 

@@ -1,9 +1,11 @@
-"""Run an exported model with onnxruntime: whole, or as a generator does, step by step with its cache."""
+"""Run an exported model with onnxruntime: whole, step by step with its cache, or in the place of the model itself."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +94,86 @@ class OnnxModel:
         graph = self.decoder or self.main
         shapes = {node.name: node.shape for node in graph.get_inputs() if node.name.startswith("past.")}
         return {name: np.zeros((batch, shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}
+
+
+@contextmanager
+def standing_in(model: Any, file: str | Path) -> Iterator[None]:
+    """Let an export compute what a model's forward passes compute, also inside `generate`, as long as the block lasts.
+
+    model: the one that was exported, or what it was cut from; its configuration and generation settings are used.
+    """
+    from headcount.structure import Substitutes
+
+    graphs = OnnxModel(file)
+    settings = getattr(model, "generation_config", None)
+    cached = None if settings is None else settings.use_cache
+    with Substitutes() as substitutes:
+        if graphs.decoder is None:
+            substitutes.put(model, wraps(model.forward)(partial(_one_graph, graphs)))
+        else:
+            source = _Source(graphs)
+            substitutes.put(model, wraps(model.forward)(source.decode))
+            encoder = model.get_encoder()
+            substitutes.put(encoder, wraps(encoder.forward)(source.encode))
+        try:
+            if settings is not None:
+                settings.use_cache = False  # the graphs' own cache is not one of transformers
+            yield
+        finally:
+            if settings is not None:
+                settings.use_cache = cached
+
+
+def _one_graph(graphs: OnnxModel, **inputs: Any) -> Any:
+    """A forward pass of a model that is one graph: a classifier, or a generator that reads the whole text."""
+    from transformers.modeling_outputs import CausalLMOutput
+
+    arrays = _arrays(inputs)
+    if not graphs.generates:
+        return CausalLMOutput(logits=_tensor(graphs.forward(arrays)["logits"]))
+    logits, _ = graphs.step(graphs.begin(arrays), arrays["input_ids"])
+    return CausalLMOutput(logits=_tensor(logits))
+
+
+class _Source:
+    """The encoder's and the decoder's passes of an encoder-decoder.
+
+    `generate` hands what the encoder put out to the decoder, with rows repeated for beams. What the export's encoder
+    puts out are many arrays, so the number of the row is handed over in their place.
+    """
+
+    def __init__(self, graphs: OnnxModel) -> None:
+        self.graphs = graphs
+        self.state: Arrays = {}
+
+    def encode(self, **inputs: Any) -> Any:
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        arrays = _arrays(inputs)
+        self.state = self.graphs.begin(arrays)
+        rows = torch.arange(len(arrays["input_ids"]), dtype=torch.float32)
+        return BaseModelOutput(last_hidden_state=rows[:, None, None].repeat(1, arrays["input_ids"].shape[1], 1))
+
+    def decode(self, **inputs: Any) -> Any:
+        from transformers.modeling_outputs import Seq2SeqLMOutput
+
+        handed = inputs.pop("encoder_outputs", None)
+        encoded = self.encode(**inputs) if handed is None else handed
+        rows = encoded[0][:, 0, 0].long().numpy()
+        state = {name: array[rows] for name, array in self.state.items()}
+        logits, _ = self.graphs.step(state, inputs["decoder_input_ids"].numpy())
+        return Seq2SeqLMOutput(logits=_tensor(logits))
+
+
+def _arrays(inputs: Mapping[str, Any]) -> Arrays:
+    return {name: value.numpy() for name, value in inputs.items() if hasattr(value, "numpy")}
+
+
+def _tensor(array: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(array)
 
 
 def part_path(file: Path, part: str) -> Path:

@@ -4,6 +4,7 @@ from headcount.pruning.compensation import COMPENSATIONS, compensate
 from headcount.pruning.curve import Curve, pruning_curve
 from headcount.pruning.forecasting import forecast
 from headcount.pruning.methods import SEARCHES, counts
+from headcount.pruning.model_comparison import ModelComparison, compare_models
 from headcount.pruning.pipeline import prune
 from headcount.pruning.result import Pruned, how_to_load, pruning_facts
 from headcount.pruning.settings import OVERLAPS, Pruning
@@ -14,8 +15,10 @@ __all__ = [
     "OVERLAPS",
     "SEARCHES",
     "Curve",
+    "ModelComparison",
     "Pruned",
     "Pruning",
+    "compare_models",
     "compensate",
     "counts",
     "forecast",

@@ -13,7 +13,7 @@ from transformers.models.auto import modeling_auto
 
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.structure import is_any_of, position_limit
-from headcount.tasks.classification import Classification
+from headcount.tasks.classification import Classification, refuse_other_outputs
 from headcount.tasks.columns import Column
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
 from headcount.tasks.rows import Rows, aligned
@@ -70,6 +70,10 @@ def load_task(
             options=options if metric is None else {"metric": metric, **options},
         )
     )
+    if beams > 1 and not (task.generates and getattr(task, "beams", beams) == beams):
+        raise BadData(
+            f"a {chosen.name} task measured by {task.metric.name} decodes nothing", advice="leave out {beams}"
+        )
     if model is not None:
         task.check(model)
     return task
@@ -111,6 +115,8 @@ class TaskKind:
 
 def _classification(asked: Request) -> Task:
     config = getattr(asked.model, "config", None)
+    if config is not None:
+        refuse_other_outputs(config)  # before columns are guessed for a model that does not classify
     classes = {name: getattr(config, name, None) for name in ("label2id", "num_labels")}
     given = {**asked.columns, **classes, **asked.options}
     return Classification(asked.rows, asked.tokenizer, max_length=asked.max_length, **given)
@@ -144,7 +150,6 @@ KINDS = (
         models=modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values(),
         aliases=("summarization", "seq2seq", "text2text"),
     ),
-    TaskKind("language", _language, columns=("text",), aliases=("language-modeling", "lm")),
     TaskKind(
         "masked",
         lambda asked: _language(asked, masked=True),
@@ -159,6 +164,13 @@ KINDS = (
         models=LANGUAGE_MODELS["causal"],
         aliases=("causal-lm", "text-generation"),
     ),
+    TaskKind(
+        "language",
+        _language,
+        columns=("text",),
+        models=LANGUAGE_MODELS["masked"] | LANGUAGE_MODELS["causal"],
+        aliases=("language-modeling", "lm"),
+    ),
 )
 COLUMNS = {column for kind in KINDS for column in kind.columns}
 
@@ -168,18 +180,32 @@ def find_kind(name: str | None, model: Any = None) -> TaskKind:
 
     >>> find_kind("text_classification").name
     'classification'
+
+    A class of transformers for which there is no task, or only another one, is refused: it would fail later, or give
+    numbers that mean nothing. A class of your own is trusted to fit the kind that you name.
     """
     known = {alias: kind for kind in KINDS for alias in (kind.name, *kind.aliases)}
-    if name is None:
-        name = None if model is None else guess_kind(model)
-        if name is None:
-            why = "there is no model to guess it from" if model is None else f"{type(model).__name__} does not tell"
+    written = None if name is None else name.lower().replace("_", "-")
+    if written is not None and written not in known:
+        raise HeadcountError(unknown("task", str(name), [kind.name for kind in KINDS]))
+    if model is None:
+        if written is None:
             names = ", ".join(kind.name for kind in KINDS)
-            raise HeadcountError(f"the kind of task is unknown: {why}", advice=f"pass {{kind}}, one of {names}")
-    written = name.lower().replace("_", "-")
-    if written not in known:
-        raise HeadcountError(unknown("task", name, [kind.name for kind in KINDS]))
-    return known[written]
+            raise HeadcountError("the kind of task is unknown without a model", advice=f"pass {{kind}}, one of {names}")
+        return known[written]
+    fitting, cls = kinds_of(model), type(model).__name__
+    if not fitting and (written is None or type(model).__module__.startswith("transformers.")):
+        raise HeadcountError(f"headcount has no task for {cls}", advice="docs/tasks.md shows how to write one")
+    chosen = fitting[0] if written is None else known[written]
+    if fitting and chosen not in fitting:
+        names = " or ".join(kind.name for kind in fitting)
+        raise HeadcountError(f"{cls} is not made for {chosen.name}, but for {names}", advice="change {kind}")
+    return chosen
+
+
+def kinds_of(model: Any) -> list[TaskKind]:
+    """The kinds of task that a model's class is made for, the likeliest first."""
+    return [kind for kind in KINDS if is_any_of(model, kind.models)]
 
 
 def guess_kind(model: Any) -> str | None:
@@ -189,7 +215,7 @@ def guess_kind(model: Any) -> str | None:
     >>> guess_kind(GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8)))
     'causal'
     """
-    return next((kind.name for kind in KINDS if is_any_of(model, kind.models)), None)
+    return next((kind.name for kind in kinds_of(model)), None)
 
 
 def _refuse_unused(kind: TaskKind, given: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """`Rows`: one table from whatever holds the data, with a name for the place of every row.
 
-Data is a file, a directory, a hub id, a `datasets.Dataset` or a list of dicts. Nothing from a data set is executed, and
+Data is a file, a directory, a hub id, a `datasets.Dataset`, a `pandas.DataFrame` or a list of dicts. Nothing from a data set is executed, and
 a directory is refused if it refers to data outside itself.
 """
 
@@ -55,10 +55,12 @@ class Rows:
             rows = _from_name(str(data), split)
         elif hasattr(data, "column_names"):  # datasets, without importing it
             rows = _from_datasets(data, "data", split)
+        elif hasattr(data, "columns") and hasattr(data, "to_dict"):  # pandas, without importing it
+            rows = _from_frame(data)
         elif isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
             rows = _from_dicts(data)
         else:
-            kinds = "a file, a directory, a hub id, a datasets.Dataset or a list of dicts"
+            kinds = "a file, a directory, a hub id, a datasets.Dataset, a pandas.DataFrame or a list of dicts"
             raise BadData(f"cannot read rows from {type(data).__name__}; expected {kinds}")
         if not len(rows):
             raise BadData(f"{rows.source}{f', split {rows.split}' if rows.split else ''}: there are no rows")
@@ -196,6 +198,20 @@ def _from_dicts(data: Sequence[Mapping[str, Any]]) -> Rows:
             if name not in row:
                 raise BadData(f"data, example {i}: there is no {name!r}, which example 0 has")
     return Rows(_flat({str(name): [row[name] for row in data] for name in names}))
+
+
+def _from_frame(data: Any) -> Rows:
+    """A pandas.DataFrame; rows are named by its index. A missing value (nan, NA, NaT) is None."""
+    names = [str(name) for name in data.columns]
+    if len(set(names)) < len(names):
+        raise BadData(f"the data frame has two columns of the same name: {', '.join(names)}")
+    there = data.notna().to_numpy().T
+    columns = [data.iloc[:, place].tolist() for place in range(len(names))]
+    table = {
+        name: [value if known else None for value, known in zip(values, kept, strict=True)]
+        for name, values, kept in zip(names, columns, there, strict=True)
+    }
+    return Rows(_flat(table), unit="row", numbers=data.index.tolist())
 
 
 def _flat(table: dict[str, list[Any]]) -> dict[str, list[Any]]:

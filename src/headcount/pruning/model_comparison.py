@@ -1,0 +1,239 @@
+"""`compare_models`: two models on the same examples: the change, the verdict, and how often they agree."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headcount.ablation import paired_effects
+from headcount.engine import Arrays, Progress, batches_by_length, device_type, is_finite, over_shards, tokens_for
+from headcount.errors import BadData
+from headcount.export import part_path, standing_in
+from headcount.pruning.cut_size import Budget
+from headcount.pruning.result import Pruned
+from headcount.runs import RunDirectory, model_signature, open_run, versions
+from headcount.stats import NonInferiority, noninferior
+from headcount.structure import device_of
+from headcount.tasks import Metric, Task, digest
+
+
+def compare_models(
+    model: Any,
+    other: Any,
+    task: Task,
+    other_task: Task | None = None,
+    *,
+    max_drop: float = 1.0,
+    run: str | Path | RunDirectory | None = None,
+    progress: Progress | None = None,
+) -> ModelComparison:
+    """Measure two models on the same examples, and test whether the second is at most `max_drop` points worse.
+
+    >>> from headcount import remove
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
+    >>> compared = compare_models(model, remove(model, ["encoder.0.1"]), task)
+    >>> compared.n == len(task), 0 <= compared.agreement <= 1
+    (True, True)
+
+    other: a model, or the path of an .onnx file that `export_onnx` wrote of the first or of what was cut from it.
+    other_task: the same data for the second model, where it has another tokenizer or numbers its classes differently.
+    max_drop: the margin of the verdict, in points, as in `prune`.
+    run: a run directory; the same call resumes there. progress: called with the share done.
+    """
+    on_other = task if other_task is None else other_task
+    onnx = Path(other) if isinstance(other, str | Path) else None
+    second = model if onnx is not None else other
+    if len(on_other) != len(task) or on_other.metric.name != task.metric.name:
+        raise BadData(
+            f"{len(task)} examples ({task.metric.name}) cannot be paired with {len(on_other)} "
+            f"({on_other.metric.name}): the tokenizers split the texts differently, or the data are not the same"
+        )
+    on_other.check(second)
+    task.check(model)
+    named = {"file": onnx.name, "fingerprint": _content(onnx)} if onnx else model_signature(second)
+    signature = {"models": [model_signature(model), named], "task": task.signature(), "versions": versions()}
+    key = digest(signature)
+    with open_run(run, signature) as directory:
+        measured = []
+        for place, (one, data, file) in enumerate(((model, task, None), (second, on_other, onnx))):
+            work = Predictions(tokens_for(one, device_type(one)), _width(data), file)
+            measured.append(
+                over_shards(
+                    work, one, data, directory=directory, name=f"model-{place}", signature=key,
+                    progress=None if progress is None else (lambda share, place=place: progress((place + share) / 2)),
+                )
+            )  # fmt: skip
+    base, after = (arrays["values"] for arrays in measured)
+    metric, score = task.metric, float(task.metric.of_sums(base.sum(0)))
+    effect = paired_effects(base, after[None], metric, resamples=2000)
+    allowed = Budget.of(metric, max_drop, score).allowed
+    return ModelComparison(
+        metric=metric,
+        n=len(task),
+        before=score,
+        after=float(effect.score[0]),
+        change=float(effect.change[0]),
+        low=float(effect.low[0]),
+        high=float(effect.high[0]),
+        p=float(effect.p[0]),
+        test=effect.test,
+        max_drop=max_drop,
+        verdict=noninferior(base, after, metric.of_sums, allowed, higher_is_better=metric.higher_is_better),
+        agreement=_agreement(*(arrays["predicted"] for arrays in measured), task, on_other, model, second),
+        agreement_of=_what_agrees(task),
+        signature=signature,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ModelComparison:
+    """Two models on the same examples.
+
+    before, after: the metric of the first and of the second model; change, low, high: second minus first with its
+    paired 95% interval; p: of the `test` that the change is 0. verdict: whether the second is shown to be at most
+    `max_drop` points worse. agreement: the share of `agreement_of` ("examples", "outputs" or "tokens") that both
+    predict alike; None where predictions cannot be compared.
+    """
+
+    metric: Metric
+    n: int
+    before: float
+    after: float
+    change: float
+    low: float
+    high: float
+    p: float
+    test: str
+    max_drop: float
+    verdict: NonInferiority
+    agreement: float | None
+    agreement_of: str
+    signature: dict[str, Any]
+
+    def verdict_in_words(self) -> str:
+        """The result of the non-inferiority test, as `prune` words it."""
+        return Pruned.verdict_in_words(cast(Any, self))
+
+    def to_json(self) -> dict[str, Any]:
+        """What `headcount compare A B --json` says."""
+        names = ("before", "after", "change", "low", "high", "p", "test", "max_drop", "agreement", "agreement_of", "n")
+        return {
+            **{name: getattr(self, name) for name in names},
+            **self.metric.facts(),
+            "noninferior": self.verdict.shown,
+            "bound": self.verdict.bound,
+            "examples_needed": self.verdict.examples_needed,
+            "verdict": self.verdict_in_words(),
+        }
+
+    def __repr__(self) -> str:
+        digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
+        return (
+            f"<{self.metric.name} {self.before:.{digits}f} and {self.after:.{digits}f} on {self.n:,} examples, "
+            f"change {self.change:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})>"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What an engine does on every shard: the statistics of each example, (N, S), and what was predicted, (N, width).
+
+    onnx: the export that computes instead of the model.
+    """
+
+    tokens: int
+    width: int
+    onnx: Path | None = None
+
+    def summed(self, name: str) -> bool:
+        return False
+
+    def fits(self, arrays: Arrays, count: int) -> bool:
+        values, predicted = arrays.get("values"), arrays.get("predicted")
+        if values is None or predicted is None or predicted.shape != (count, self.width):
+            return False
+        return values.ndim == 2 and len(values) == count and is_finite(values) and predicted.dtype == np.int64
+
+    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
+        rows: dict[int, np.ndarray] = {}
+        predicted = np.full((len(examples), self.width), -1, np.int64)
+        batches = batches_by_length(examples.lengths, self.tokens)
+        training = model.training
+        model.eval()
+        try:
+            with contextlib.nullcontext() if self.onnx is None else standing_in(model, self.onnx):
+                for done, indices in enumerate(batches, start=1):
+                    batch = examples.batch(indices).to(device_of(model))
+                    with torch.inference_mode():
+                        ask = examples.decode if examples.generates else examples.outputs
+                        outputs = ask(model, batch)
+                    rows.update(zip(indices, examples.statistics(outputs, batch).numpy(), strict=True))
+                    found = _predicted(examples, outputs, batch.labels, self.width)  # (B, at most width)
+                    predicted[np.ix_(indices, range(found.shape[1]))] = found
+                    if progress is not None:
+                        progress(done / len(batches))
+        finally:
+            model.train(training)
+        return {"values": np.stack([rows[index] for index in range(len(examples))]), "predicted": predicted}
+
+
+def _content(file: Path) -> str:
+    """A hash of an export's graphs."""
+    parts = [file] if file.is_file() else [part_path(file, part) for part in ("encoder", "decoder")]
+    return digest([hashlib.sha256(part.read_bytes()).hexdigest() for part in parts if part.is_file()])
+
+
+def _width(task: Task) -> int:
+    """How many numbers a prediction is: one for a class or a text; one for each token of a language model's text."""
+    if task.generates:
+        return 1
+    labels = task.batch([0]).labels
+    return max(task.lengths) if labels is not None and labels.dim() == 2 else 1
+
+
+def _predicted(task: Any, outputs: Any, labels: Tensor | None, width: int) -> np.ndarray:
+    """What a model predicts, as numbers (B, T): classes, hashes of texts, tokens; -1 where nothing is asked for."""
+    if task.generates:
+        tokenizer = getattr(task, "tokenizer", None)
+        rows = outputs.tolist()
+        texts = [[token for token in row if token != task.pad] for row in rows]
+        written = texts if tokenizer is None else tokenizer.batch_decode(texts, skip_special_tokens=True)
+        return np.array([[int(hashlib.sha256(str(text).encode()).hexdigest()[:15], 16)] for text in written], np.int64)
+    if not isinstance(outputs, Tensor) or outputs.shape[-1] < 2 or labels is None:
+        return np.full((len(labels if labels is not None else outputs), 0), -1, np.int64)
+    best = outputs.argmax(-1).cpu()  # (B,), (B, T)
+    if best.dim() == 1:
+        return best[:, None].numpy()
+    return best.masked_fill(labels.cpu() == -100, -1)[:, :width].numpy()
+
+
+def _what_agrees(task: Task) -> str:
+    return "outputs" if task.generates else "examples" if _width(task) == 1 else "tokens"
+
+
+def _agreement(first: np.ndarray, second: np.ndarray, task: Any, on_other: Any, model: Any, other: Any) -> float | None:
+    """The share of predictions that are the same, of those that both models made."""
+    if first.shape[1] > 1 and getattr(task, "features", None) != getattr(on_other, "features", None):
+        return None  # other tokens: they cannot be compared one by one
+    names = [_class_names(one) for one in (model, other)]
+    if not task.generates and first.shape[1] == 1 and all(names) and names[0] != names[1]:
+        known = {name: place for place, name in enumerate(names[0])}
+        renumbered = {number: known.get(name, -2) for number, name in enumerate(names[1])}
+        second = np.array([[renumbered.get(int(number), -1)] for number in second[:, 0]])
+    made = (first >= 0) & (second != -1) if first.shape == second.shape else np.zeros(0, bool)
+    return float((first == second)[made].mean()) if made.any() else None
+
+
+def _class_names(model: Any) -> list[str]:
+    """A classifier's names of its classes, by number; none if it has only placeholders."""
+    names = getattr(model.config, "id2label", None) or {}
+    written = [str(names[number]).lower() for number in sorted(names)]
+    return [] if all(name == f"label_{number}" for number, name in enumerate(written)) else written
