@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from headcount.engine import Progress
-from headcount.errors import BadCheckpoint, HeadcountError
+from headcount.errors import BadCheckpoint, HeadcountError, counted
 from headcount.model_directory import by_number, fetch
 from headcount.pruning import Curve, pruning_curve, resolve_overlap
 from headcount.runs import RunDirectory, fingerprint, open_run, versions
@@ -25,7 +25,7 @@ from headcount.scoring import importance
 from headcount.stats import correlation
 from headcount.structure import anatomy
 from headcount.surgery import build_empty, load, model_class, read_config
-from headcount.tasks import Metric, Task
+from headcount.tasks import Metric, Task, refuse_non_tasks
 
 SETTLED = 0.9  # Spearman r with the last checkpoint from which the order counts as settled
 
@@ -45,6 +45,16 @@ def track(
 ) -> Dynamics:
     """Score and prune each checkpoint of a training run, by importance and in random order.
 
+    >>> import tempfile
+    >>> from headcount import save
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [save(model, f"{folder}/epoch-{number}") for number in (1, 2)]
+    ...     found = track([f"{folder}/epoch-*"], task, task, step=0.5, orders=1, overlap="allow")
+    >>> found.with_last  # the same model twice
+    [1.0]
+
     checkpoints: directories, or patterns such as "run/epoch-*"; those in one directory are sorted by their numbers, so
         that epoch-10 comes after epoch-2. All must have the same shape.
     task: data to measure the curves on. score_task: other data, to score heads on.
@@ -54,6 +64,11 @@ def track(
     loading: makes a model from a name; by default `load`, in float32.
     progress: called with the share done, from 0 to 1.
     """
+    refuse_non_tasks(task=task, score_task=score_task)
+    if isinstance(checkpoints, str) or not isinstance(checkpoints, Iterable):
+        raise HeadcountError(
+            f"checkpoints is {checkpoints!r:.60}", advice="give {checkpoints} a list of directories or patterns"
+        )
     paths = in_order(checkpoints)
     if orders < 1:
         raise HeadcountError(f"{orders} random orders cannot be averaged", advice="give {orders} 1 or more")
@@ -199,6 +214,10 @@ class Dynamics:
     metric: Metric
     settled_from: float = SETTLED
     remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        names = ", ".join(one.name for one in self.checkpoints)
+        return f"<{counted(len(self.checkpoints), 'checkpoint')}, {self.metric.name}: {names}>"
 
     @property
     def with_next(self) -> list[float]:

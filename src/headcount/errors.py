@@ -96,6 +96,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     "unknown method 'gradeint'; did you mean 'gradient'? Available: gradient, oracle"
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"unknown {what} {name!r}{hint} Available: {', '.join(names)}"

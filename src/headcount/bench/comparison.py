@@ -16,7 +16,7 @@ from headcount.bench.cost import ModelSize, count_flops, size_of
 from headcount.bench.runners import Inputs, Runner, TorchRunner, decoding, runner_of
 from headcount.bench.speed_verdict import SpeedRow, verdict
 from headcount.bench.timing import CLOCKS, fixed_threads, interleaved, median, repeated
-from headcount.errors import HeadcountError, first_line, unknown
+from headcount.errors import HeadcountError, counted, first_line, unknown
 from headcount.runs import model_signature, versions
 from headcount.structure import embedding_rows, position_limit, random_inputs
 
@@ -41,6 +41,9 @@ class Benchmark:
     rounds: int
     compiled: bool
     signature: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"<benchmark of {', '.join(self.sizes)}: {self.verdict or counted(len(self.rows), 'row')}>"
 
     @property
     def verdict(self) -> str:

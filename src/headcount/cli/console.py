@@ -90,12 +90,12 @@ def count_units(heads: Iterable[Any]) -> str:
 
 def number(value: float, metric: Any) -> str:
     """A score as people write it: 0.8796 accuracy, 51.02 BLEU."""
-    return f"{value:.4f}" if metric.points < 1 or metric.relative else f"{value:.2f}"
+    return metric.written(value)
 
 
 def signed(value: float, metric: Any) -> str:
     """A change of the score, with its sign."""
-    return f"{'+' if value >= 0 else ''}{number(value, metric)}"
+    return metric.written(value, sign=True)
 
 
 @contextmanager

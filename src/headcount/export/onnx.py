@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
 from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_target, require_onnx
+from headcount.files import path_of
 from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
 from headcount.structure import anatomy, device_of, kernel_of, random_inputs, whole_anatomy
@@ -74,7 +75,7 @@ def export_onnx(
     """
     require_onnx()
     _refuse(model)
-    file = Path(file)
+    file = path_of(file, "file")
     refuse_target(file, overwrite)
     split = model.can_generate() and model.config.is_encoder_decoder
     names = [part_path(file, part) for part in ("encoder", "decoder")] if split else [file]

@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headcount.ablation import paired_effects
 from headcount.engine import Arrays, Progress, batches_by_length, device_type, is_finite, over_shards, tokens_for
-from headcount.errors import BadData
+from headcount.errors import BadData, HeadcountError, counted
 from headcount.export import part_path, standing_in
 from headcount.pruning.cut_size import Budget
 from headcount.pruning.result import Pruned
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import NonInferiority, noninferior
 from headcount.structure import device_of
-from headcount.tasks import Metric, Task, digest
+from headcount.tasks import Metric, Task, digest, refuse_non_tasks
 
 
 def compare_models(
@@ -48,9 +48,13 @@ def compare_models(
     max_drop: the margin of the verdict, in points, as in `prune`.
     run: a run directory; the same call resumes there. progress: called with the share done.
     """
+    refuse_non_tasks(task=task, other_task=other_task or task)
     on_other = task if other_task is None else other_task
     onnx = Path(other) if isinstance(other, str | Path) else None
     second = model if onnx is not None else other
+    for name, one in (("model", model), ("other", second)):
+        if not isinstance(one, nn.Module):
+            raise HeadcountError(f"{name} is a {type(one).__name__}", advice=f"give {{{name}}} a model, loaded")
     if len(on_other) != len(task) or on_other.metric.name != task.metric.name:
         raise BadData(
             f"{len(task)} examples ({task.metric.name}) cannot be paired with {len(on_other)} "
@@ -135,11 +139,10 @@ class ModelComparison:
         }
 
     def __repr__(self) -> str:
-        digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
-        return (
-            f"<{self.metric.name} {self.before:.{digits}f} and {self.after:.{digits}f} on {self.n:,} examples, "
-            f"change {self.change:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})>"
-        )
+        before, after = (self.metric.written(value) for value in (self.before, self.after))
+        change, low, high = (self.metric.written(value, sign=True) for value in (self.change, self.low, self.high))
+        on = f"on {counted(self.n, 'example')}"
+        return f"<{self.metric.name} {before} and {after} {on}, change {change} ({low} to {high})>"
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,6 +50,13 @@ class Pruned:
     remarks: tuple[str, ...] = ()
     signature: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        removed = _what_was_removed(self).removesuffix(".")
+        before, after = (self.metric.written(value) for value in (self.before, self.after))
+        change, low, high = (self.metric.written(value, sign=True) for value in (self.change, self.low, self.high))
+        shown = "" if self.verdict.shown else "not shown to be "
+        return f"<{removed}; {self.metric.name} {before} to {after} ({change}, {low} to {high}), {shown}non-inferior>"
+
     @property
     def left(self) -> int:
         """How many heads are left."""

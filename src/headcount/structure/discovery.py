@@ -64,7 +64,7 @@ def whole_anatomy(model: nn.Module) -> Anatomy:
 
 def _asked(units: str | Iterable[str]) -> tuple[str, ...]:
     """The kinds of units asked for, in the order of `UNITS`."""
-    given = [units] if isinstance(units, str) else units
+    given = [units] if isinstance(units, str) or not isinstance(units, Iterable) else units
     names = [name.strip() for one in given if isinstance(one, str) for name in one.split(",")]
     for name in names:
         if name not in UNITS:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
+from headcount.files import path_of
 from headcount.model_directory import CONFIG, fetch
 from headcount.structure import ALIGNMENT, built_empty, built_with_weights, came_from, remember_origin, saved_shapes
 from headcount.surgery.checkpoint_format import apply_record
@@ -31,7 +32,7 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
 
     Files are checked before anything is loaded; no code from the directory is run, and nothing is unpickled.
     """
-    checkpoint = read_checkpoint(fetch(directory))
+    checkpoint = read_checkpoint(fetch(path_of(directory, "directory")))
     config = read_config(checkpoint.directory)
     cls = model_class(config, checkpoint.directory)
     _check_shapes(checkpoint, build_empty(config, cls))

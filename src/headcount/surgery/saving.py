@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError
-from headcount.files import refuse_irreplaceable, replaced_directory
+from headcount.files import path_of, refuse_irreplaceable, replaced_directory
 from headcount.heads import FEED_FORWARD
 from headcount.model_directory import CONFIG
 from headcount.structure import (
@@ -68,8 +68,12 @@ def save(
         raise HeadcountError(
             "the model has adapters (PEFT), and only they would be saved", advice="merge them into the model first"
         )
+    if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
+        raise HeadcountError(
+            f"tokenizer is a {type(tokenizer).__name__}", advice="give {tokenizer} a tokenizer or processor, loaded"
+        )
+    target = path_of(directory, "directory")
     write_record(model)
-    target = Path(directory)
     refuse_strangers(target)
     try:
         with replaced_directory(target, _is_outdated) as partial:

@@ -18,7 +18,7 @@ from headcount.tasks.columns import Column
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
 from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.task import Task
-from headcount.tasks.text import length_limit
+from headcount.tasks.text import length_limit, refuse_non_tokenizer
 from headcount.tasks.translation import Translation
 
 
@@ -45,12 +45,14 @@ def load_task(
     'matthews'
 
     kind: "classification", "translation" or "language"; None guesses from the model's class.
-    data, target_data: a file, a datasets.Dataset, a list of dicts, a directory, or a hub id ("id:configuration").
+    data, target_data: a file, a datasets.Dataset, a pandas.DataFrame, a list of dicts, a directory, or a hub id
+        ("id:configuration").
     limit, seed: at most this many examples, a random sample by the seed; with seed=None the first ones.
     options: the task's columns by name or number, guessed if left out (text, pair and label of a classification, source
         and target of a translation, text of a language model); and what else the task's class takes.
     """
     chosen = find_kind(kind, model)
+    refuse_non_tokenizer(tokenizer)
     named = {name: options.pop(name) for name in COLUMNS & options.keys()}
     columns = {name: column for name, column in named.items() if column is not None}
     _refuse_unused(chosen, columns if target_data is None else {**columns, "target_data": target_data})
@@ -71,9 +73,8 @@ def load_task(
         )
     )
     if beams > 1 and not (task.generates and getattr(task, "beams", beams) == beams):
-        raise BadData(
-            f"a {chosen.name} task measured by {task.metric.name} decodes nothing", advice="leave out {beams}"
-        )
+        what = f"a {chosen.name} task measured by {task.metric.name}"
+        raise BadData(f"{what} decodes nothing, so {beams} beams have no effect", advice="leave out {beams}")
     if model is not None:
         task.check(model)
     return task
@@ -185,6 +186,8 @@ def find_kind(name: str | None, model: Any = None) -> TaskKind:
     numbers that mean nothing. A class of your own is trusted to fit the kind that you name.
     """
     known = {alias: kind for kind in KINDS for alias in (kind.name, *kind.aliases)}
+    if name is not None and not isinstance(name, str):
+        raise HeadcountError(f"the kind of task is {name!r:.60}", advice="give {kind} a name, or None to guess it")
     written = None if name is None else name.lower().replace("_", "-")
     if written is not None and written not in known:
         raise HeadcountError(unknown("task", str(name), [kind.name for kind in KINDS]))

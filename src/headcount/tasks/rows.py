@@ -1,7 +1,7 @@
 """`Rows`: one table from whatever holds the data, with a name for the place of every row.
 
-Data is a file, a directory, a hub id, a `datasets.Dataset`, a `pandas.DataFrame` or a list of dicts. Nothing from a data set is executed, and
-a directory is refused if it refers to data outside itself.
+Data is a file, a directory, a hub id, a `datasets.Dataset`, a `pandas.DataFrame` or a list of dicts. Nothing from a
+data set is executed, and a directory is refused if it refers to data outside itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import BadData, first_line, unknown
+from headcount.errors import BadData, counted, first_line, unknown
 from headcount.files import looks_like_a_file
 from headcount.tasks.columns import Column
 from headcount.tasks.data_files import read_file
@@ -65,6 +65,9 @@ class Rows:
         if not len(rows):
             raise BadData(f"{rows.source}{f', split {rows.split}' if rows.split else ''}: there are no rows")
         return rows
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self), 'row')} of {self.source}: {', '.join(self.names)}>"
 
     def __len__(self) -> int:
         return len(next(iter(self.table.values()), []))

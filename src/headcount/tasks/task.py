@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.errors import BadData
+from headcount.errors import BadData, HeadcountError, counted
 from headcount.structure import embedding_rows, position_limit
 
 
@@ -41,6 +41,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in self.inputs.items())
+        return f"<batch of {counted(len(self), 'example')}: {shapes}>"
 
     def to(self, device: torch.device | str) -> Batch:
         labels = None if self.labels is None else self.labels.to(device)
@@ -76,6 +80,14 @@ class Metric:
     points: float = 1.0
     relative: bool = False
     signature: str = ""
+
+    def written(self, value: float, sign: bool = False) -> str:
+        """A score, or a change of it with its sign, as people write it: 0.8796 accuracy, 51.02 BLEU.
+
+        >>> Metric("bleu", lambda sums: sums[..., 0]).written(1.5, sign=True)
+        '+1.50'
+        """
+        return f"{value:{'+' if sign else ''}.{4 if self.points < 1 or self.relative else 2}f}"
 
     def facts(self) -> dict[str, Any]:
         """What every result says about its metric, so that a reader knows which direction is better.
@@ -208,6 +220,10 @@ class BaseTask:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def __repr__(self) -> str:
+        source = f" of {self.settings['data']}" if self.settings.get("data") else ""
+        return f"<{type(self).__name__}: {counted(len(self), 'example')}{source}, {self.metric.name}>"
+
     def batch(self, indices: Sequence[int]) -> Batch:
         inputs = {
             name: padded([values[i] for i in indices], self.pad if name == "input_ids" else 0)
@@ -290,6 +306,21 @@ class BaseTask:
 
     def keys(self) -> list[str]:
         return [digest(content) for content in self.content]
+
+
+def refuse_non_tasks(**given: Any) -> None:
+    """Refuse what is not a task, by the argument that it was given as.
+
+    >>> refuse_non_tasks(task="dev.tsv")
+    Traceback (most recent call last):
+    headcount.errors.HeadcountError: task is a str, not a task; make one with load_task and pass it as task=…
+    """
+    for name, value in given.items():
+        if not all(hasattr(value, part) for part in ("metric", "batch", "statistics", "keys")):
+            raise HeadcountError(
+                f"{name} is a {type(value).__name__}, not a task",
+                advice=f"make one with load_task and pass it as {{{name}}}",
+            )
 
 
 def padded(rows: Sequence[Any], value: int) -> Tensor:
