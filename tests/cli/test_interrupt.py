@@ -23,9 +23,9 @@ import os, signal, sys
 class Trap:
     def find_spec(self, name, path=None, target=None):
         if name == moment:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
-moment = sys.argv.pop(1)
+number, moment = getattr(signal, sys.argv.pop(1)), sys.argv.pop(1)
 sys.argv[0] = "headcount"
 sys.meta_path.insert(0, Trap())
 from headcount.cli import main
@@ -47,9 +47,9 @@ def place(tmp_path_factory):
     return root
 
 
-def start(moment, *words):
+def start(moment, *words, number="SIGINT"):
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, moment, *map(str, words)],
+        [sys.executable, "-c", PROGRAM, number, moment, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -97,6 +97,14 @@ def test_while_it_works_and_then_it_resumes(place, tmp_path):
     process.communicate(timeout=300)
     assert process.returncode == 0
     assert read_run(run)["finished"]
+
+
+def test_sigterm_is_answered_too(place, tmp_path):
+    words = ("ablate", place / "model", "--data", place / "dev.tsv", "--out", tmp_path / "run")
+    process = start("headcount.ablation", *words, number="SIGTERM")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+    assert err == "headcount: stopped; the same command resumes where it stopped\n"
 
 
 def test_a_second_one_adds_nothing(place):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -109,12 +109,12 @@ def standing_in(model: Any, file: str | Path) -> Iterator[None]:
     cached = None if settings is None else settings.use_cache
     with Substitutes() as substitutes:
         if graphs.decoder is None:
-            substitutes.put(model, wraps(model.forward)(partial(_one_graph, graphs)))
+            substitutes.put(model, _like(model.forward, partial(_one_graph, graphs)))
         else:
             source = _Source(graphs)
-            substitutes.put(model, wraps(model.forward)(source.decode))
+            substitutes.put(model, _like(model.forward, source.decode))
             encoder = model.get_encoder()
-            substitutes.put(encoder, wraps(encoder.forward)(source.encode))
+            substitutes.put(encoder, _like(encoder.forward, source.encode))
         try:
             if settings is not None:
                 settings.use_cache = False  # the graphs' own cache is not one of transformers
@@ -122,6 +122,16 @@ def standing_in(model: Any, file: str | Path) -> Iterator[None]:
         finally:
             if settings is not None:
                 settings.use_cache = cached
+
+
+def _like(forward: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the signature of a model's own `forward`, which `generate` reads."""
+
+    @wraps(forward)
+    def call(**inputs: Any) -> Any:
+        return instead(**inputs)
+
+    return call
 
 
 def _one_graph(graphs: OnnxModel, **inputs: Any) -> Any:
