@@ -20,7 +20,7 @@ from walks import files_crossed
 
 # A module imports only from what stands above it, and from its own package.
 ORDER = (
-    *("errors", "heads", "files", "structure", "runs", "intervene", "surgery", "export"),
+    *("errors", "heads", "files", "model_directory", "structure", "runs", "intervene", "surgery", "export"),
     *("stats", "tasks", "engine", "evaluation", "training"),
     *("ablation", "scoring", "bench", "pruning", "gates", "roles", "dynamics"),
     *("reporting", "explore", "demo", "cli"),

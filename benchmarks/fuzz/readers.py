@@ -17,10 +17,10 @@ from benchmarks.fuzz import seeds
 from benchmarks.fuzz.worker import Reader
 from headcount import Scores, anatomy, load, report
 from headcount.cli import main
+from headcount.cli.command_run import refuse_finished
 from headcount.cli.gates import read_roles
 from headcount.cli.inspect import describe
 from headcount.cli.model_loading import load_tokenizer
-from headcount.cli.prune import refuse_occupied
 from headcount.demo.story import claim
 from headcount.dynamics import Dynamics, read_tracked
 from headcount.evaluation import evaluate
@@ -99,7 +99,7 @@ def run_readers() -> list[Reader]:
     reads = (
         _named("read_run", read_run),
         _named("read_roles", lambda given: read_roles(str(given))),
-        _named("refuse_occupied", refuse_occupied),
+        _named("refuse_finished", refuse_finished),
         _named("open", lambda given: RunDirectory(given, SIGNATURE).open().__enter__()),
     )
     demo = [{"demo.json": b'{"demo": "reviews", "quick": false}'}]

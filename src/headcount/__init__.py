@@ -41,6 +41,7 @@ _WHERE = {
     "pruning_curve": "pruning",
     "Curve": "pruning",
     "prune": "pruning",
+    "compare_models": "pruning",
     "Pruned": "pruning",
     "benchmark": "bench",
     "train_gates": "gates",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from headcount.intervene import masked as masked
     from headcount.pruning import Curve as Curve
     from headcount.pruning import Pruned as Pruned
+    from headcount.pruning import compare_models as compare_models
     from headcount.pruning import prune as prune
     from headcount.pruning import pruning_curve as pruning_curve
     from headcount.reporting import report as report

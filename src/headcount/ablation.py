@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from headcount.engine import Progress
-from headcount.errors import HeadcountError, unknown
+from headcount.errors import HeadcountError, counted, unknown
 from headcount.evaluation import Mask, Outcomes, evaluate
 from headcount.heads import Head
 from headcount.runs import RunDirectory, model_signature, open_run
 from headcount.stats import SEED, Correlation, corrected, correlation, mcnemar_exact, paired_bootstrap, paired_t
 from headcount.structure import Anatomy, AttentionSite, anatomy
-from headcount.tasks import Task
+from headcount.tasks import Metric, Task, refuse_non_tasks
 
 ALPHA = 0.05
 
@@ -85,6 +85,12 @@ class Ablation:
     outcomes: Outcomes
     fill: str = "zero"
 
+    def __repr__(self) -> str:
+        metric, n = self.outcomes.metric, self.outcomes.values.shape[1]
+        significant = f"{len(self.significant())} significant (Holm)"
+        base = f"{metric.name} {metric.written(self.base)}"
+        return f"<{counted(len(self.heads), 'head')} ablated on {counted(n, 'example')}, {base}: {significant}>"
+
     def significant(self, alpha: float = ALPHA, correction: str = "holm") -> list[Head]:
         """The heads whose effect is significant after correction ("holm", "bh" or "none")."""
         known = {"holm": self.effects.p_holm, "bh": self.effects.p_bh, "none": self.effects.p}
@@ -121,6 +127,11 @@ def ablate_all_but_one(
 ) -> AllButOne:
     """Keep a single head of a layer, each in turn, and test the best head of each layer (M19 section 3.3).
 
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> found = ablate_all_but_one(*toy_classifier())
+    >>> [(layer.kind, layer.layer) for layer in found.layers], found.chosen_apart
+    ([('encoder', 0), ('encoder', 1)], False)
+
     select_task: chooses the head on this data, so that its p on `task` is honest (M19 tables 5 and 6). Without it, the
         best of several heads is tested on the data that it was chosen on, and its p is optimistic.
     run, progress, settings: as for `ablate_each`.
@@ -129,6 +140,7 @@ def ablate_all_but_one(
     sites = [site for site in chosen_sites(anatomy(model), chosen.kinds, chosen.layers) if site.kept]
     keeping = {head: frozenset(site.heads) - {head} for site in sites for head in site.heads}
     masks = [(), *keeping.values()]
+    refuse_non_tasks(task=task, select_task=select_task or task)
     first, second = halves(progress)
     tasks = [task.signature(), None if select_task is None else select_task.signature()]
     signature = {"model": model_signature(model), "tasks": tasks, "fill": chosen.fill, "masks": len(masks)}
@@ -183,6 +195,11 @@ class AllButOne:
     chosen_apart: bool
     outcomes: Outcomes
 
+    def __repr__(self) -> str:
+        metric, n = self.outcomes.metric, self.outcomes.values.shape[1]
+        base = f"{metric.name} {metric.written(self.base)}"
+        return f"<all but one head of {counted(len(self.layers), 'layer')} on {counted(n, 'example')}, {base}>"
+
     def to_json(self) -> dict[str, Any]:
         """What `headcount ablate --mode all-but-one --json` says about every layer."""
         names = ("kind", "layer", "score", "change", "low", "high", "p")
@@ -213,8 +230,15 @@ def compare(
 ) -> Comparison:
     """Ablate every head on two data sets and correlate the effects over heads (M19 section 3.4).
 
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
+    >>> both = compare(model, task, task)
+    >>> len(both.here.heads), bool((both.here.effects.change == both.against.effects.change).all())
+    (8, True)
+
     run, progress, settings: as for `ablate_each`.
     """
+    refuse_non_tasks(task=task, against=against)
     first, second = halves(progress)
     tasks = [task.signature(), against.signature()]
     with open_run(run, {"model": model_signature(model), "tasks": tasks, "settings": settings}) as run:
@@ -231,8 +255,12 @@ class Comparison:
     against: Ablation
     correlation: Correlation
 
+    def __repr__(self) -> str:
+        heads = counted(len(self.here.heads), "head")
+        return f"<{heads} on two data sets: Pearson r {self.correlation.pearson:.2f}>"
+
     def to_json(self) -> dict[str, Any]:
-        """What `headcount compare --json` says."""
+        """What `headcount compare --against --json` says."""
         changes = zip(self.here.heads, self.here.effects.change, self.against.effects.change, strict=True)
         return {
             **measured(self.here.outcomes),
@@ -270,6 +298,9 @@ class Effects:
     test: str
     resamples: int
 
+    def __repr__(self) -> str:
+        return f"<{counted(len(self.change), 'effect')}, {self.test}>"
+
 
 def effects_of(
     outcomes: Outcomes, masks: Sequence[Mask], resamples: int | None = None, alpha: float = ALPHA, seed: int = SEED
@@ -277,12 +308,24 @@ def effects_of(
     """Test masks against the whole model."""
     base = outcomes.of()
     masked = np.stack([outcomes.of(mask) for mask in masks]) if masks else np.zeros((0, *base.shape))
-    tested = paired_bootstrap(base, masked, outcomes.metric, resamples=resamples, alpha=alpha, seed=seed)
+    return paired_effects(base, masked, outcomes.metric, resamples, alpha, seed)
+
+
+def paired_effects(
+    base: np.ndarray,
+    masked: np.ndarray,
+    metric: Metric,
+    resamples: int | None = None,
+    alpha: float = ALPHA,
+    seed: int = SEED,
+) -> Effects:
+    """Test statistics (M, N, S) against those (N, S) of the whole model on the same examples."""
+    tested = paired_bootstrap(base, masked, metric, resamples=resamples, alpha=alpha, seed=seed)
     p, p_t, test = tested.p, None, "paired bootstrap"
-    if outcomes.metric.name == "accuracy" and bool((base[:, 0] == 1).all()):  # right or wrong, once per example
+    if metric.name == "accuracy" and bool((base[:, 0] == 1).all()):  # right or wrong, once per example
         p, p_t, test = mcnemar_exact(base[:, 1], masked[..., 1]), paired_t(base[:, 1], masked[..., 1]), "exact McNemar"
     return Effects(
-        score=outcomes.metric.of(masked),
+        score=metric.of(masked),
         change=tested.change,
         low=tested.low,
         high=tested.high,

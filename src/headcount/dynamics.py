@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,14 +17,15 @@ import torch
 from torch import nn
 
 from headcount.engine import Progress
-from headcount.errors import BadCheckpoint, HeadcountError
+from headcount.errors import BadCheckpoint, HeadcountError, counted
+from headcount.model_directory import by_number, fetch
 from headcount.pruning import Curve, pruning_curve, resolve_overlap
 from headcount.runs import RunDirectory, fingerprint, open_run, versions
 from headcount.scoring import importance
 from headcount.stats import correlation
 from headcount.structure import anatomy
-from headcount.surgery import build_empty, fetch, load, model_class, read_config
-from headcount.tasks import Metric, Task
+from headcount.surgery import build_empty, load, model_class, read_config
+from headcount.tasks import Metric, Task, refuse_non_tasks
 
 SETTLED = 0.9  # Spearman r with the last checkpoint from which the order counts as settled
 
@@ -45,6 +45,16 @@ def track(
 ) -> Dynamics:
     """Score and prune each checkpoint of a training run, by importance and in random order.
 
+    >>> import tempfile
+    >>> from headcount import save
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [save(model, f"{folder}/epoch-{number}") for number in (1, 2)]
+    ...     found = track([f"{folder}/epoch-*"], task, task, step=0.5, orders=1, overlap="allow")
+    >>> found.with_last  # the same model twice
+    [1.0]
+
     checkpoints: directories, or patterns such as "run/epoch-*"; those in one directory are sorted by their numbers, so
         that epoch-10 comes after epoch-2. All must have the same shape.
     task: data to measure the curves on. score_task: other data, to score heads on.
@@ -54,6 +64,11 @@ def track(
     loading: makes a model from a name; by default `load`, in float32.
     progress: called with the share done, from 0 to 1.
     """
+    refuse_non_tasks(task=task, score_task=score_task)
+    if isinstance(checkpoints, str) or not isinstance(checkpoints, Iterable):
+        raise HeadcountError(
+            f"checkpoints is {checkpoints!r:.60}", advice="give {checkpoints} a list of directories or patterns"
+        )
     paths = in_order(checkpoints)
     if orders < 1:
         raise HeadcountError(f"{orders} random orders cannot be averaged", advice="give {orders} 1 or more")
@@ -200,6 +215,10 @@ class Dynamics:
     settled_from: float = SETTLED
     remarks: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        names = ", ".join(one.name for one in self.checkpoints)
+        return f"<{counted(len(self.checkpoints), 'checkpoint')}, {self.metric.name}: {names}>"
+
     @property
     def with_next(self) -> list[float]:
         """Spearman r of the heads' importance between each checkpoint and the next."""
@@ -266,7 +285,7 @@ def in_order(checkpoints: Iterable[str | Path]) -> list[str]:
         raise BadCheckpoint("no checkpoints to track; name one directory or more")
     if len(set(paths)) < len(paths):
         raise BadCheckpoint(f"{Counter(paths).most_common(1)[0][0]} is named twice; name each checkpoint once")
-    neighbours = [sorted(some, key=_by_numbers) for _, some in groupby(paths, key=lambda path: path.parent)]
+    neighbours = [sorted(some, key=by_number) for _, some in groupby(paths, key=lambda path: path.parent)]
     return [str(path) for some in neighbours for path in some]
 
 
@@ -287,7 +306,3 @@ def refuse_different(paths: Sequence[str]) -> None:
                 raise BadCheckpoint(
                     f"{path} and {paths[0]} are not checkpoints of one training run: {key} is {here}, not {there}"
                 )
-
-
-def _by_numbers(path: Path) -> list[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]

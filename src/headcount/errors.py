@@ -1,4 +1,4 @@
-"""One base error, so that a caller can catch everything headcount refuses; unknown names get suggestions."""
+"""One base error, so that a caller can catch everything headcount refuses; and words that messages share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HeadcountError(Exception):
 
     def __init__(self, message: object = "", advice: str = "") -> None:
         super().__init__(*([str(message), advice] if advice else [str(message)]))
-        self.message, self.advice = _one_line(str(message)), advice
+        self.message, self.advice = _one_line(str(message)), _one_line(advice)
 
     def in_words(self, written: Callable[[str], str]) -> str:
         """The whole sentence; `written` says how the caller writes an argument."""
@@ -69,6 +69,26 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
+def counted(number: int, what: str) -> str:
+    """A number with its noun, in the plural unless there is one.
+
+    >>> counted(1, "example"), counted(1200, "head"), counted(0, "point")
+    ('1 example', '1,200 heads', '0 points')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(1.2), duration(42.3), duration(600), duration(9000)
+    ('1 second', '42 seconds', '10 minutes', '2.5 hours')
+    """
+    if seconds < 100:
+        return counted(round(seconds), "second")
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Say that a name is not known, what was probably meant, and what there is.
 
@@ -76,6 +96,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     "unknown method 'gradeint'; did you mean 'gradient'? Available: gradient, oracle"
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"unknown {what} {name!r}{hint} Available: {', '.join(names)}"

@@ -61,6 +61,20 @@ def read_object(
     return content
 
 
+def path_of(value: Any, argument: str) -> Path:
+    """A path that somebody gave as an argument; anything else is refused by the argument's name."""
+    if not isinstance(value, str | os.PathLike):
+        raise HeadcountError(f"{argument} is {value!r:.60}, not a path", advice=f"give {{{argument}}} a path")
+    return Path(value)
+
+
+def looks_like_a_file(name: str) -> bool:
+    """Whether a name means a file: a mistyped one is then reported at once, without asking the hub for it."""
+    path = Path(name)
+    in_a_folder = path.parent != Path() and path.parent.is_dir()
+    return in_a_folder or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix[1:].isalpha()
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it is whole or not there, whenever the process or the machine stops."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

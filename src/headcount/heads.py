@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, counted
 
 FEED_FORWARD = "_ffn"  # how the kinds of feed-forward sites end
 _HEAD = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})\.([0-9]{1,6})")
@@ -161,15 +161,6 @@ def format_units(units: Iterable[Head | str] | Head | str, sizes: Mapping[str, i
         else:
             written += [f"{site}.{run}" for run in format_ranges(indices).split(", ")]
     return written
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things, in words.
-
-    >>> counted(1, "head"), counted(3072, "neuron")
-    ('1 head', '3,072 neurons')
-    """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def count_units(units: Iterable[Head]) -> str:

@@ -10,28 +10,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-import transformers
-from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 import headcount
-from headcount.errors import RunConflict
+from headcount.errors import RunConflict, counted
 from headcount.files import read_object, to_json, write_whole
-from headcount.structure import came_from
 
+if TYPE_CHECKING:  # torch and transformers are imported where they are needed: a wrong directory is refused without
+    import numpy as np
+    from torch import nn
+
+log = logging.getLogger("headcount")
 RUN, SHARDS, LOCK = "run.json", "outcomes", "lock"
 LEFT = ".*.partial"  # what a process that was killed while it wrote has left behind
 SAMPLED = 4096  # values of each tensor that enter a model's fingerprint
 CHECKSUM = 32  # bytes in front of a shard
+# Arguments that results do not depend on.
+ANYHOW = {"command_line", "as_json", "quiet", "dry_run", "out", "device", "engine", "address", "workers", "threads"}
 
 
 class RunDirectory:
@@ -50,7 +50,9 @@ class RunDirectory:
     @contextmanager
     def open(self) -> Iterator[RunDirectory]:
         """Use the directory, alone, as long as the block lasts."""
-        self._refuse_other_directories()
+        from filelock import FileLock, Timeout
+
+        refuse_other_directories(self.path)
         lock = FileLock(self.path / LOCK)
         try:
             (self.path / SHARDS).mkdir(parents=True, exist_ok=True)
@@ -72,16 +74,21 @@ class RunDirectory:
     def write(self, results: dict[str, Any], finished: bool = True) -> None:
         """Write `run.json`; without results, or with those that there are so far, the run is unfinished."""
         ended = bool(results) and finished
-        content = {"signature": self.signature, "arguments": self.arguments, "finished": ended, **results}
+        content = {**results, "finished": ended, "arguments": self.arguments, "signature": self.signature}
         write_whole(self.path / RUN, to_json(content).encode())
 
     def save_shard(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         """Keep a finished shard, with a checksum in front."""
+        from safetensors.numpy import save
+
         content = save(arrays)
         write_whole(self.path / SHARDS / f"{name}.shard", hashlib.sha256(content).digest() + content)
 
     def load_shard(self, name: str) -> dict[str, np.ndarray] | None:
         """A finished shard, or None if it is missing or damaged."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
         file = self.path / SHARDS / f"{name}.shard"
         with contextlib.suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
             content = file.read_bytes()
@@ -89,26 +96,41 @@ class RunDirectory:
                 return load(content[CHECKSUM:])
         return None
 
-    def _refuse_other_directories(self) -> None:
-        if not str(self.path) or self.path == Path():
-            raise RunConflict("a run needs a directory of its own", advice="name one with {run}")
-        if self.path.is_dir() and not (self.path / RUN).exists():
-            begun = {self.path / SHARDS, self.path / LOCK, *self.path.glob(LEFT)}  # by a process that was killed
-            others = sorted(set(self.path.iterdir()) - begun)
-            if others:
-                raise RunConflict(
-                    f"{self.path} is not a run directory: it holds {others[0].name!r}", advice="choose another {run}"
-                )
-
     def _begin_or_resume(self) -> None:
         known = read_run(self.path)
         if known is None:
             self.write({})
-        elif known.get("signature") != self.signature:
-            differs = _first_difference(known.get("signature"), self.signature)
+            return
+        if known.get("signature") != self.signature:
             raise RunConflict(
-                f"{self.path} holds the results of a different run ({differs})", advice="choose another {run}"
+                f"{self.path} holds the results of a different run",
+                advice=f"{self._difference(known)}; choose another {{run}}",
             )
+        kept = len(list((self.path / SHARDS).glob("*.shard")))
+        if kept and not known.get("finished"):
+            log.info("resuming the run in %s, which has %s", self.path, counted(kept, "finished shard"))
+
+    def _difference(self, known: dict[str, Any]) -> str:
+        """What the run was made with, and what is asked for now: an option if one differs, else the signature."""
+        before, now = known.get("arguments") or {}, json.loads(json.dumps(self.arguments, default=str))
+        for name in sorted({*before, *now} - ANYHOW) if before and now else ():
+            if before.get(name) != now.get(name):
+                was, asked = (f"{{{name}}} {given[name]}" if name in given else "" for given in (before, now))
+                return f"the run was made with{f' {was}' if was else f'out {{{name}}}'}, now {asked or 'without it'}"
+        return _difference_in_words(known.get("signature"), self.signature)
+
+
+def refuse_other_directories(path: Path) -> None:
+    """Refuse to keep a run in a directory that holds something else."""
+    if not str(path) or path == Path():
+        raise RunConflict("a run needs a directory of its own", advice="name one with {run}")
+    if path.is_file():
+        raise RunConflict(f"{path} is a file", advice="choose another {run}")
+    if path.is_dir() and not (path / RUN).exists():
+        begun = {path / SHARDS, path / LOCK, *path.glob(LEFT)}  # by a process that was killed
+        others = sorted(set(path.iterdir()) - begun)
+        if others:
+            raise RunConflict(f"{path} is not a run directory: it holds {others[0].name!r}", "choose another {run}")
 
 
 @contextmanager
@@ -132,6 +154,9 @@ def versions() -> dict[str, str]:
     >>> sorted(versions())
     ['headcount', 'torch', 'transformers']
     """
+    import torch
+    import transformers
+
     return {
         "headcount": headcount.__version__,
         "torch": torch.__version__,
@@ -141,6 +166,8 @@ def versions() -> dict[str, str]:
 
 def model_signature(model: nn.Module) -> dict[str, Any]:
     """Name, class and fingerprint of a model."""
+    from headcount.structure import came_from
+
     return {
         "name": came_from(model) or type(model).__name__,
         "class": type(model).__name__,
@@ -148,30 +175,44 @@ def model_signature(model: nn.Module) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
 def fingerprint(model: nn.Module) -> str:
     """A short hash of a model's weights: every tensor's name and shape, and values spread evenly over it."""
+    import torch
+
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         if not tensor.is_meta and tensor.numel():
             step = max(1, tensor.numel() // SAMPLED)
-            digest.update(tensor.reshape(-1)[::step].contiguous().cpu().view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.detach().reshape(-1)[::step].contiguous().cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _first_difference(before: Any, now: Any, where: str = "") -> str:
-    """Where two signatures differ first, in words.
+def _difference_in_words(before: Any, now: Any) -> str:
+    """Where two signatures differ first; a hash is never shown, but what it is of.
 
-    >>> _first_difference({"tasks": [{"n": 3}]}, {"tasks": [{"n": 4}]})
-    "tasks[0].n was '3', is '4'"
+    >>> before, now = ({"tasks": [{"fingerprint": f"{n:016x}", "n": n}]} for n in (300, 200))
+    >>> _difference_in_words(before, now)
+    'the run was made on 300 examples, now 200'
+    >>> _difference_in_words({"model": {"fingerprint": "0" * 16}}, {"model": {"fingerprint": "1" * 16}})
+    "the model's weights are not the same"
     """
+    found = list(_differences(before, now))
+    for where, was, asked in found:
+        if not any(isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value) for value in (was, asked)):
+            what = f"on {was} examples" if where.endswith(".n") else f"with {where} {str(was)[:60]}"
+            return f"the run was made {what}, now {str(asked)[:60]}"
+    of_model = all(where.startswith("model") for where, _, _ in found)
+    return "the model's weights are not the same" if of_model else "the data are not the same"
+
+
+def _differences(before: Any, now: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Every value in which two signatures differ, with its place."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now}):
-            if before.get(key) != now.get(key):
-                return _first_difference(before.get(key), now.get(key), f"{where}.{key}".lstrip("."))
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+            yield from _differences(before.get(key), now.get(key), f"{where}.{key}".lstrip("."))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for place, pair in enumerate(zip(before, now, strict=True)):
-            if pair[0] != pair[1]:
-                return _first_difference(*pair, f"{where}[{place}]")
-    return f"{where or 'signature'} was {str(before)[:60]!r}, is {str(now)[:60]!r}"
+            yield from _differences(*pair, f"{where}[{place}]")
+    elif before != now:
+        yield where or "signature", before, now

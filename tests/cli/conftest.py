@@ -26,6 +26,7 @@ def headcount(monkeypatch, capsys):
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["headcount", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "120")
+        monkeypatch.setenv("HEADCOUNT_TRACEBACK", "1")  # what nobody foresaw fails a test loudly
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             main()
@@ -34,9 +35,10 @@ def headcount(monkeypatch, capsys):
         printed = capsys.readouterr()
         return Answer(code, printed.out, printed.err)
 
-    handler = signal.getsignal(signal.SIGINT)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield call
-    signal.signal(signal.SIGINT, handler)  # a stopped command ignores it while it ends
+    for number, handler in handlers.items():  # a stopped command ignores them while it ends
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="package")

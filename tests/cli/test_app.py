@@ -10,18 +10,18 @@ import pytest
 import typer
 
 import headcount as library
-from headcount.cli.app import COMMANDS, call
+from headcount.cli.app import COMMANDS, call, run
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.model_loading import DTYPES
-from headcount.cli.options import FillName, Precision, Setup, command
+from headcount.cli.options import UNITS, FillName, Precision, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
 HEAVY = {"torch", "transformers", "datasets", "numpy", "scipy", "pandas", "sklearn"}
 
 
-def program(*arguments, after="", **settings):
+def program(*arguments, after="", environment=None, **settings):
     """The installed program, as a user starts it."""
     lines = ("import sys", "sys.argv[0] = 'headcount'", "from headcount.cli import main", "try: main()")
     code = "\n".join([*lines, f"finally: {after or 'pass'}"])
@@ -29,7 +29,7 @@ def program(*arguments, after="", **settings):
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})},
         **settings,
     )
 
@@ -66,18 +66,109 @@ def stop(*args, **settings):
     raise Reached
 
 
-@pytest.mark.parametrize("words", [["--help"], ["prune", "--help"], ["ablate", "x", "--data", "y", "--mode", "all"]])
-def test_nothing_heavy_is_imported_before_the_command_line_is_understood(words):
-    answer = program(*words, after="print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)")
-    loaded = set(answer.stderr.splitlines()[-1].split())
-    assert {"headcount", "typer"} <= loaded
-    assert not HEAVY & loaded
+NAMES = "print(*sorted({name.split('.')[0] for name in sys.modules}), len(sys.modules), file=sys.stderr)"
+MOST = 700  # modules that a help may import; torch alone would be 900 more
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(words):
+    *loaded, count = program(*words, after=NAMES).stderr.splitlines()[-1].split()
+    assert {"headcount", "typer"} <= set(loaded)
+    assert not HEAVY & set(loaded)
+    assert int(count) < MOST
+
+
+DATA = ["--data", "dev.tsv"]
+PRUNE = ["prune", "model", "--score-data", "dev.tsv", *DATA]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fact"),
+    [
+        (["ablate", "model", *DATA, "--mode", "eech"], 2, "did you mean 'each'"),
+        (["evaluate", "./nowhere", *DATA], 1, "nowhere is not a directory"),
+        (["evaluate", "model", "--data", "dve.tsv"], 1, "no file dve.tsv; change --data"),
+        (["evaluate", "model", *DATA, "--target-data", "dev.fr"], 1, "no file dev.fr; change --target-data"),
+        (["evaluate", "model", *DATA, "--dtype", "float33"], 2, "did you mean 'float32'"),
+        (["evaluate", "model", *DATA, "--out", "dev.tsv"], 1, "dev.tsv is a file"),
+        (["evaluate", "model", *DATA, "--out", "."], 1, "directory of its own; name one with --out"),
+        (["ablate", "model", *DATA, "--out", "model"], 1, "config.json"),
+        (["ablate", "model", *DATA, "--select-data", "dev.tsv"], 2, "--mode all-but-one"),
+        (["ablate", "model", *DATA, "--layers", "x"], 2, "'x'"),
+        (["compare", "model", *DATA], 2, "--against"),
+        (["compare", "model", "small.onnx", *DATA], 1, "no file small.onnx"),
+        (["importance", "model", *DATA, "--units", "neuron"], 2, "did you mean 'neurons'"),
+        (["curve", "model", "--score-data", "dev.tsv", *DATA, "--methods", "magic"], 2, "'magic'"),
+        ([*PRUNE, "--max-drop", "1"], 2, "--out is required"),
+        ([*PRUNE, "--out", "small"], 2, "--max-drop"),
+        ([*PRUNE, "--out", "small", "--heads", "2", "--flops", "50%"], 2, "--heads and --flops"),
+        ([*PRUNE, "--out", "small", "--heads", "half"], 2, "'half'"),
+        ([*PRUNE, "--out", "done", "--max-drop", "1"], 1, "finished run"),
+        (["gates", "model", *DATA, "--lambda", "0.1"], 2, "--out is required"),
+        (["gates", "model", *DATA, "--lambda", "0.1", "--out", "done"], 1, "finished run"),
+        (["remove", "model", "--heads", "encoder.0.1", "--out", "model"], 1, "already exists"),
+        (["remove", "model", "--heads", "encoder.0", "--out", "a", "--dtype", "int4"], 2, "--dtype 'int4'"),
+        (["remove", "model", "--heads", "encoder/0", "--out", "a"], 1, "'encoder/0'"),
+        (["export", "model"], 2, "FILE.onnx"),
+        (["export", "model", "here.onnx"], 1, "here.onnx exists already"),
+        (["export", "model", "-o", "here.onnx"], 1, "here.onnx exists already"),
+        (["bench", "model", "--batch", "x"], 2, "--batch"),
+        (["bench", "model", "other"], 1, "other is not a directory"),
+        (["inspect", "model/nowhere/at/all"], 1, "is not a directory"),
+        (["inspect", "adapter"], 1, "adapter (PEFT)"),
+        (["inspect", "run"], 1, "did you mean run/checkpoint-80?"),
+        (["report", "nowhere"], 1, "nowhere"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_anything_heavy_is_imported(tmp_path, words, code, fact):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text("{}")
+    for number in (8, 80, 16):
+        (tmp_path / f"run/checkpoint-{number}").mkdir(parents=True)
+        (tmp_path / f"run/checkpoint-{number}/config.json").write_text("{}")
+    (tmp_path / "dev.tsv").write_text("fine\t1\n")
+    (tmp_path / "here.onnx").write_text("")
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done/run.json").write_text('{"finished": true}')
+    answer = program(*words, after=NAMES, cwd=tmp_path)
+    *said, loaded = answer.stderr.splitlines()
+    assert (answer.returncode, answer.stdout, len(said)) == (code, "", 1)
+    assert fact in said[0]
+    assert not HEAVY & set(loaded.split())
 
 
 def test_only_the_command_asked_for_is_imported():
     answer = program("evaluate", "x", after="print(*sys.modules, file=sys.stderr)")
     loaded = set(answer.stderr.splitlines()[-1].split())
     assert {name for name in COMMANDS if f"headcount.cli.{name}" in loaded} == {"evaluate"}
+
+
+def test_flags_have_no_type_and_tasks_their_own_panels(headcount):
+    help = headcount("evaluate", "--help").out
+    assert "<bool>" not in help
+    assert re.search(r"Only for translation, .*--source.*--target-data.*--beams", help, re.DOTALL)
+    assert "--beams" not in headcount("roles", "--help").out
+    assert "-o" in headcount("export", "--help").out
+
+
+def test_completion_can_be_installed(tmp_path):
+    assert "--install-completion" in program("--help").stdout
+    asked = {"_HEADCOUNT_COMPLETE": "complete_bash", "COMP_WORDS": "headcount ab", "COMP_CWORD": "1"}
+    answer = program(environment=asked)
+    assert answer.stdout.split() == ["ablate"]
+
+
+def test_an_error_that_nobody_foresaw_is_one_sentence(headcount, monkeypatch):
+    def fail(given, out):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("headcount.cli.command_run.refuse_unusable", fail)
+    with pytest.raises(ZeroDivisionError):
+        call(["evaluate", "x", "--data", "y"])
+    monkeypatch.setattr("os.environ", {**os.environ, "HEADCOUNT_TRACEBACK": ""})
+    assert run(["evaluate", "x", "--data", "y"]) == 1
 
 
 def test_version(headcount):
@@ -117,21 +208,22 @@ def test_a_command_alone_prints_its_help(headcount, arguments):
 
 
 def test_choices_are_the_librarys():
-    from headcount import evaluation, scoring
+    from headcount import evaluation, scoring, structure
     from headcount.scoring import confidence
 
     assert set(get_args(Method)) == set(scoring.METHODS)
     assert set(get_args(Exclude)) == set(confidence.EXCLUDE)
+    assert structure.UNITS == UNITS
     assert set(get_args(FillName)) == set(evaluation.FILLS)
     assert set(get_args(Precision)) == {"auto", *DTYPES}
     assert set(get_args(get_type_hints(demo)["name"])) == set(STORIES)
 
 
 def test_an_error_names_options_where_python_would_name_arguments(headcount, monkeypatch):
-    def refuse(setup):
+    def refuse(given, out):
         raise HeadcountError("too long", advice="use {max_length}, or another {run}")
 
-    monkeypatch.setattr(Setup, "load_model", refuse)
+    monkeypatch.setattr("headcount.cli.command_run.refuse_unusable", refuse)
     answer = headcount("evaluate", "x", "--data", "y")
     assert (answer.code, answer.err) == (1, "headcount: too long; use --max-length, or another --out\n")
 

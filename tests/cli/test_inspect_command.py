@@ -161,7 +161,7 @@ def test_seventy_billion_parameters_in_little_memory(tmp_path):
     ("arguments", "says"),
     [
         (["no/such/directory"], "no/such/directory"),
-        (["./nowhere"], r"nowhere/config\.json is missing"),
+        (["./nowhere"], "nowhere is not a directory"),
     ],
 )
 def test_what_is_not_there(headcount, arguments, says):

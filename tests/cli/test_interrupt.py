@@ -23,9 +23,9 @@ import os, signal, sys
 class Trap:
     def find_spec(self, name, path=None, target=None):
         if name == moment:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
-moment = sys.argv.pop(1)
+number, moment = getattr(signal, sys.argv.pop(1)), sys.argv.pop(1)
 sys.argv[0] = "headcount"
 sys.meta_path.insert(0, Trap())
 from headcount.cli import main
@@ -47,9 +47,9 @@ def place(tmp_path_factory):
     return root
 
 
-def start(moment, *words):
+def start(moment, *words, number="SIGINT"):
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, moment, *map(str, words)],
+        [sys.executable, "-c", PROGRAM, number, moment, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -106,6 +106,14 @@ def test_while_it_works_and_then_it_resumes(place, tmp_path):
     assert read_run(run)["finished"]
 
 
+def test_sigterm_is_answered_too(place, tmp_path):
+    words = ("ablate", place / "model", "--data", place / "dev.tsv", "--out", tmp_path / "run")
+    process = start("headcount.ablation", *words, number="SIGTERM")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+    assert err == "headcount: stopped; the same command resumes where it stopped\n"
+
+
 def test_a_second_one_adds_nothing(place):
     """Pressed twice, as people do: the second comes while Python shuts down."""
     process = start("headcount.cli.model_loading", "evaluate", place / "model", "--data", place / "dev.tsv")
@@ -119,6 +127,6 @@ def test_inside_this_process(headcount, monkeypatch, tmp_path):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headcount.cli.inspect.describe", stop)
+    monkeypatch.setattr("headcount.cli.command_run.refuse_missing_model", stop)
     answer = headcount("inspect", tmp_path)
     assert (answer.code, answer.out, answer.err) == (130, "", "headcount: stopped\n")

@@ -169,7 +169,7 @@ def test_what_the_model_or_the_data_cannot_do_is_one_sentence(headcount, classif
         (["--fill", "meen"], "did you mean 'mean'"),
         (["--device", "tpu"], "--device 'tpu'"),
         (["--dtype", "float33"], "did you mean 'float32'"),
-        (["--select-data", "x.tsv"], "--mode all-but-one"),
+        (["--select-data", "a-hub-id"], "--mode all-but-one"),
         (["--engine", "rey"], "did you mean 'ray'"),
         (["--workers", "2"], "--engine ray"),
         (["--task", "clasification"], "did you mean 'classification'"),

@@ -16,9 +16,9 @@ from headcount.bench.cost import ModelSize, count_flops, size_of
 from headcount.bench.runners import Inputs, Runner, TorchRunner, decoding, runner_of
 from headcount.bench.speed_verdict import SpeedRow, verdict
 from headcount.bench.timing import CLOCKS, fixed_threads, interleaved, median, repeated
-from headcount.errors import HeadcountError, first_line, unknown
+from headcount.errors import HeadcountError, counted, first_line, unknown
 from headcount.runs import model_signature, versions
-from headcount.structure import position_limit, random_inputs
+from headcount.structure import embedding_rows, position_limit, random_inputs
 
 BATCHES, LENGTH, ROUNDS, TOKENS = (1, 4, 16, 64), 128, 7, 16
 
@@ -41,6 +41,9 @@ class Benchmark:
     rounds: int
     compiled: bool
     signature: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"<benchmark of {', '.join(self.sizes)}: {self.verdict or counted(len(self.rows), 'row')}>"
 
     @property
     def verdict(self) -> str:
@@ -125,7 +128,8 @@ def _named(models: Any) -> dict[str, Any]:
         named = dict(models)
     else:
         listed = list(models) if isinstance(models, list | tuple) else [models]
-        names = ["original", "pruned", *(f"model {number}" for number in range(3, len(listed) + 1))]
+        second = "pruned" if len(listed) > 1 and is_cut_of(listed[0], listed[1]) else "model 2"
+        names = ["original", second, *(f"model {number}" for number in range(3, len(listed) + 1))]
         named = dict(zip(names, listed, strict=False))
     if not named:
         raise HeadcountError("no model was given", advice="pass {models}")
@@ -133,6 +137,18 @@ def _named(models: Any) -> dict[str, Any]:
         first = type(next(iter(named.values()))).__name__
         raise HeadcountError(f"the first model must be a transformers model, to compare the others with; got {first}")
     return named
+
+
+def is_cut_of(whole: Any, other: Any) -> bool:
+    """Whether a model can be what is left of another one: of its class, with its tensors, none larger."""
+    if not (hasattr(whole, "state_dict") and hasattr(other, "state_dict")) or type(whole) is not type(other):
+        return False
+    shapes = {name: tensor.shape for name, tensor in whole.state_dict().items()}
+    left = {name: tensor.shape for name, tensor in other.state_dict().items()}
+    if embedding_rows(whole) != embedding_rows(other) or not left.keys() <= shapes.keys():
+        return False
+    pairs = [(shape, shapes[name]) for name, shape in left.items()]
+    return all(len(a) == len(b) and all(m <= n for m, n in zip(a, b, strict=True)) for a, b in pairs)
 
 
 def _check(batches: Sequence[int], rounds: int, tokens: int, clock: str) -> None:
@@ -204,11 +220,14 @@ def once(runner: Runner, inputs: Inputs) -> Any:
 
 
 def flops_of(named: dict[str, Any], first: Any, length: int, tokens: int | None = None) -> dict[str, int]:
-    """FLOPs of one example, by name, for models in PyTorch: of `once`, or of decoding this many tokens after it."""
+    """FLOPs of one example, of `once` or of decoding this many tokens after it, by name.
+
+    Of models in PyTorch that were cut from the first: for others, FLOPs set no limit to the speedup.
+    """
     inputs = random_inputs(first, 1, length)
     counted: dict[str, int] = {}
     for name, model in named.items():
-        if not hasattr(model, "forward"):
+        if model is not first and not is_cut_of(first, model):
             continue
         runner = TorchRunner(model)
         if tokens is None:

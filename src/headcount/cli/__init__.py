@@ -1,6 +1,6 @@
 """The command line: `headcount COMMAND`, one file per command, heavy imports inside the commands.
 
-This file imports nothing, so that Ctrl-C is answered properly from the first millisecond.
+This file imports nothing, so that Ctrl-C and SIGTERM are answered properly from the first millisecond.
 """
 
 __all__ = ["main"]
@@ -10,19 +10,28 @@ ONE_GO = {"bench", "explore", "export", "inspect", "push", "remove", "report", "
 
 
 def main() -> None:
-    """Run the command in `sys.argv` and exit: 0 done, 1 it could not be done, 2 wrong usage, 130 stopped by Ctrl-C."""
+    """Run the command in `sys.argv` and exit: 0 done, 1 it could not be done, 2 wrong usage, 130 or 143 stopped."""
     import sys
 
+    signals: list[int] = []  # that told it to stop, other than Ctrl-C
     try:
+        import signal
+
+        def stop(number: int, frame: object) -> None:
+            signals.append(number)
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, stop)
         from headcount.cli.app import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         import signal
 
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C while Python shuts down has nothing to add
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second one while Python shuts down has nothing to add
+            signal.signal(number, signal.SIG_IGN)
         print(f"headcount: {stopped(sys.argv[1:])}", file=sys.stderr)
-        code = 130
+        code = 128 + (signals[0] if signals else signal.SIGINT)
     sys.exit(code)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headcount.cli.options import Data, Fill, Setup, command, listed, option
+from headcount.errors import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -39,14 +40,15 @@ def ablate(
 
       headcount ablate ./model --data dev.tsv --mode all-but-one --select-data train.tsv --limit 1000
     """
-    from headcount.ablation import ablate_all_but_one, ablate_each
-    from headcount.cli.command_run import run_of
-    from headcount.cli.console import print_json, progress
-
     if select_data is not None and mode == "each":
         raise typer.BadParameter("--select-data is for --mode all-but-one")
     chosen: Any = {"kinds": listed(kind), "layers": _layers(layers), "fill": fill}
     tested: Any = {"alpha": alpha, "resamples": resamples}
+
+    from headcount.ablation import ablate_all_but_one, ablate_each
+    from headcount.cli.command_run import run_of
+    from headcount.cli.console import print_json, progress
+
     model, tokenizer = setup.load_model()
     tasks = [setup.load_task(data, tokenizer, model)]
     if select_data is not None:
@@ -82,47 +84,50 @@ def _layers(text: str | None) -> list[int] | None:
 
 def _print_heads(result: dict[str, Any], metric: Any, alpha: float) -> None:
     """Every head's effect, the most harmful first."""
-    from headcount.cli.console import console, make_table, number, signed
+    from headcount.cli.console import console, print_table
 
     sign = 1 if metric.higher_is_better else -1
     rows = sorted(result["heads"], key=lambda row: (sign * row["change"], row["p"]))
-    table = make_table(_title(result), "head", metric.name, "change", "95% interval", "p", "p (Holm)", "p (BH)")
-    for row in rows:
-        marked = row["p_holm"] < alpha
-        table.add_row(
-            f"{row['head']} *" if marked else row["head"],
-            number(row["score"], metric),
-            signed(row["change"], metric),
-            f"{signed(row['low'], metric)} {signed(row['high'], metric)}",
-            *(f"{row[name]:.3g}" for name in ("p", "p_holm", "p_bh")),
-            style="bold" if marked else None,
-        )
-    console.print(table)
+    marked = [place for place, row in enumerate(rows) if row["p_holm"] < alpha]
+    print_table(
+        _title(result),
+        ["head", metric.name, "change", "95% interval", "p", "p (Holm)", "p (BH)"],
+        [
+            [f"{row['head']}{' *' if place in marked else ''}", *_change(row, metric)]
+            + [f"{row[name]:.3g}" for name in ("p", "p_holm", "p_bh")]
+            for place, row in enumerate(rows)
+        ],
+        drop=["p (BH)", metric.name, "p", "p (Holm)"],
+        bold=marked,
+    )
     changes = [sign * row["change"] for row in rows if row["p_holm"] < alpha]
     console.print(
         f"Turning off one head makes the model significantly worse for {sum(change < 0 for change in changes)} of "
-        f"{len(rows)} heads, and better for {sum(change > 0 for change in changes)} ({result['test']}, Holm-corrected "
-        f"p < {alpha:g}); uncorrected, {sum(row['p'] < alpha for row in rows)} would seem to matter."
+        f"{counted(len(rows), 'head')}, and better for {sum(change > 0 for change in changes)} ({result['test']}, "
+        f"Holm-corrected p < {alpha:g}); uncorrected, {sum(row['p'] < alpha for row in rows)} would seem to matter."
     )
 
 
 def _print_layers(result: dict[str, Any], metric: Any, alpha: float) -> None:
     """Each layer reduced to its best head."""
-    from headcount.cli.console import console, make_table, number, signed
+    from headcount.cli.console import console, print_table
 
-    table = make_table(_title(result), "layer", "head kept", metric.name, "change", "95% interval", "p")
-    for row in result["layers"]:
-        marked = row["p"] < alpha
-        table.add_row(
-            f"{row['kind']}.{row['layer']}{' *' if marked else ''}",
-            row["best"],
-            number(row["score"], metric),
-            signed(row["change"], metric),
-            f"{signed(row['low'], metric)} {signed(row['high'], metric)}",
-            f"{row['p']:.3g}",
-            style="bold" if marked else None,
-        )
-    console.print(table)
+    marked = [place for place, row in enumerate(result["layers"]) if row["p"] < alpha]
+    print_table(
+        _title(result),
+        ["layer", "head kept", metric.name, "change", "95% interval", "p"],
+        [
+            [
+                f"{row['kind']}.{row['layer']}{' *' if place in marked else ''}",
+                row["best"],
+                *_change(row, metric),
+                f"{row['p']:.3g}",
+            ]
+            for place, row in enumerate(result["layers"])
+        ],
+        drop=[metric.name, "p"],
+        bold=marked,
+    )
     if result["chosen_apart"]:
         console.print("The heads were chosen on other data than they are tested on.")
     else:
@@ -132,5 +137,13 @@ def _print_layers(result: dict[str, Any], metric: Any, alpha: float) -> None:
         )
 
 
+def _change(row: dict[str, Any], metric: Any) -> list[str]:
+    """The cells of the score, its change and the interval of the change."""
+    from headcount.cli.console import number, signed
+
+    low, high = signed(row["low"], metric), signed(row["high"], metric)
+    return [number(row["score"], metric), signed(row["change"], metric), f"{low} {high}"]
+
+
 def _title(result: dict[str, Any]) -> str:
-    return f"{result['model']}, {result['metric']} {result['base']:.4g}, {result['n']} examples"
+    return f"{result['model']}, {result['metric']} {result['base']:.4g}, {counted(result['n'], 'example')}"

@@ -10,8 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headcount.cli.options import written
-from headcount.errors import HeadcountError, unknown
+from headcount.cli.options import PlainHelp, written
+from headcount.errors import HeadcountError, first_line, unknown
 
 # In the order of `headcount --help`. Each is a module beside this one, with a function `register(app)`.
 COMMANDS = (
@@ -19,15 +19,15 @@ COMMANDS = (
     *("bench", "export", "push", "report", "view", "explore", "demo"),
 )
 SETTINGS: dict[str, Any] = {
-    "add_completion": False,
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "rich",
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
+TRACEBACK = "HEADCOUNT_TRACEBACK"  # set in the environment, it shows where an error that nobody foresaw came from
 UsageError: Any = typer.BadParameter.__base__  # typer exports this one only
 
 
-class Commands(TyperGroup):
+class Commands(PlainHelp, TyperGroup):
     """A group that knows its commands by name, and imports one when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -36,7 +36,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             raise typer.BadParameter(unknown("command", cmd_name, COMMANDS), ctx)
-        alone = typer.Typer(**SETTINGS)
+        alone = typer.Typer(add_completion=False, **SETTINGS)
         importlib.import_module(f"headcount.cli.{cmd_name}").register(alone)
         return typer.main.get_command(alone)
 
@@ -51,7 +51,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def version(show: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit.")) -> None:
     if show:
         from headcount import __version__
 
@@ -63,6 +63,7 @@ def run(words: list[str]) -> int:
     """Run a command and give its exit code; one sentence on stderr says why it is not 0."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' own bars, too
     if not sys.stdout.isatty():  # a file or a pipe has no width that a table could exceed
         os.environ.setdefault("COLUMNS", "140")
     try:
@@ -79,6 +80,13 @@ def run(words: list[str]) -> int:
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        what = f"{type(error).__name__}: {first_line(error)}"
+        where = f"{TRACEBACK}=1 shows where, for a bug report"
+        typer.echo(f"headcount: {what}; this is not meant to happen: {where}", err=True)
         return 1
 
 

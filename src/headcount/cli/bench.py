@@ -1,7 +1,8 @@
-"""`headcount bench MODEL [PRUNED]`: is the pruned model really faster, and how much faster could it be?"""
+"""`headcount bench MODEL [OTHER]`: is the pruned model really faster, and how much faster could it be?"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,13 +12,13 @@ from headcount.cli.options import Setup, command
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "bench")(bench)
+    command(app, "bench", without=("metric", "beams"))(bench)
 
 
 def bench(
     setup: Setup,
     pruned: Annotated[
-        str | None, typer.Argument(metavar="PRUNED", help="Model to compare: a directory or an .onnx file.")
+        str | None, typer.Argument(metavar="OTHER", help="Model to compare: a directory or an .onnx file.")
     ] = None,
     data: Annotated[str | None, typer.Option("--data", help="Measure at the lengths of these texts.")] = None,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes.")] = "1,4,16,64",
@@ -39,21 +40,23 @@ def bench(
 
       headcount bench ./model ./pruned --onnx pruned.onnx --length 32,128 --threads 1
     """
-    from headcount.bench import benchmark
+    batches, lengths = _numbers("--batch", batch) or [], _numbers("--length", length)
+
+    from headcount.bench import benchmark, is_cut_of
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
     from headcount.cli.model_loading import load_weights
 
-    batches, lengths = _numbers("--batch", batch) or [], _numbers("--length", length)
     names = [name for name in (setup.model, pruned) if name is not None] + (onnx or [])
     models: dict[str, Any] = {}
     for place, name in enumerate(names):
-        label = "original" if place == 0 else "pruned" if name == pruned else Path(name).name
-        models[label] = name if name.endswith(".onnx") and place else load_weights(name, setup.device, setup.dtype)
+        model = name if name.endswith(".onnx") and place else load_weights(name, setup.device, setup.dtype)
+        cut = place == 1 and name == pruned and is_cut_of(models["original"], model)
+        models["original" if place == 0 else "pruned" if cut else _label(name, models)] = model
     task = None
     if data is not None and lengths is None:
         from headcount.cli.model_loading import load_tokenizer
-        from headcount.surgery import fetch
+        from headcount.model_directory import fetch
 
         task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), models["original"])
     with run_of(setup, "bench", models["original"], [task] if task else [], models=names) as run:
@@ -75,6 +78,12 @@ def bench(
         _print(result)
 
 
+def _label(name: str, taken: Collection[str]) -> str:
+    """What a model is called in the table: its directory or file, or its whole path where that is taken."""
+    short = Path(name).resolve().name
+    return short if short not in taken else name
+
+
 def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
@@ -86,7 +95,7 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
 
 def _on_disk(name: str) -> int:
     """Bytes of the weights in the model's directory."""
-    from headcount.surgery import fetch
+    from headcount.model_directory import fetch
 
     return 0 if name.endswith(".onnx") else sum(file.stat().st_size for file in fetch(name).glob("*.safetensors"))
 
@@ -107,7 +116,7 @@ def _print(result: dict[str, Any]) -> None:
         ("decoding", "tokens/s", result["decoding"]),
     ):
         if rows:
-            console.print(_table(f"{title}, {unit}", rows))
+            _print_rows(f"{title}, {unit}", rows)
     for name, size in result["sizes"].items():
         facts = [f"{size['disk'] / 1e6:,.1f} MB on disk"]
         if size["parameters"] is not None:
@@ -120,33 +129,41 @@ def _print(result: dict[str, Any]) -> None:
     spread = "95% intervals" if result["rounds"] >= 6 else "smallest to largest value (six rounds give 95% intervals)"
     console.print(
         f"Medians of {result['rounds']} alternating rounds, {spread}, {threads}, "
-        f"{result['clock']} clock{compiled}. The limit is the ratio of counted FLOPs."
+        f"{result['clock']} clock{compiled}."
+        + (" The limit is the ratio of counted FLOPs." if any(row["limit"] for row in result["rows"]) else "")
     )
     if result["verdict"]:
         console.print(result["verdict"], style="bold")
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> Any:
+def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     from rich import box
-    from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    from headcount.cli.console import print_table
+
     compared, cached = rows[0]["speedup"] is not None, rows[0]["cache_original"] is not None
-    named = len({row["model"] for row in rows}) > 1
-    columns = (["model"] if named else []) + ["batch", "length", "original"]
-    columns += ["pruned", "speedup", "interval", "limit"] if compared else []
-    for column in [*columns, "cache, MB" if cached else "ms a batch"]:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        cells = ([row["model"]] if named else []) + [str(row["batch"]), str(row["length"]), f"{row['original']:,.1f}"]
-        if compared:
-            limit = "" if row["limit"] is None else f"{row['limit']:.2f}"
-            cells += [f"{row['pruned']:,.1f}", f"{row['speedup']:.2f}", f"{row['low']:.2f}-{row['high']:.2f}", limit]
-        if cached:
-            both = [row[name] / 1e6 for name in ("cache_original", "cache_pruned") if row[name] is not None]
-            cells.append(" > ".join(f"{size:,.2f}" for size in both))
-        else:
-            both = [1e3 * row[name] for name in ("latency_original", "latency_pruned") if row[name] is not None]
-            cells.append(" > ".join(f"{latency:,.1f}" for latency in both))
-        table.add_row(*cells)
-    return table
+    named, last = {row["model"] for row in rows}, "cache, MB" if cached else "ms a batch"
+    other = ["other"] if len(named) > 1 else [*named]
+    columns = (["model"] if len(named) > 1 else []) + ["batch", "length", "original"]
+    columns += [*other, "speedup", "interval"] if compared else []
+    limited = compared and any(row["limit"] is not None for row in rows)
+    print_table(
+        title,
+        [*columns, *(["limit"] if limited else []), last],
+        [_cells(row, compared, limited, cached, len(named) > 1) for row in rows],
+        left=0,
+        drop=[last],
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _cells(row: dict[str, Any], compared: bool, limited: bool, cached: bool, named: bool) -> list[str]:
+    cells = ([row["model"]] if named else []) + [str(row["batch"]), str(row["length"]), f"{row['original']:,.1f}"]
+    if compared:
+        cells += [f"{row['pruned']:,.1f}", f"{row['speedup']:.2f}", f"{row['low']:.2f}-{row['high']:.2f}"]
+    if limited:
+        cells.append("" if row["limit"] is None else f"{row['limit']:.2f}")
+    what, scale, digits = ("cache", 1e-6, 2) if cached else ("latency", 1e3, 1)
+    both = [scale * row[f"{what}_{name}"] for name in ("original", "pruned") if row[f"{what}_{name}"] is not None]
+    return [*cells, " > ".join(f"{value:,.{digits}f}" for value in both)]

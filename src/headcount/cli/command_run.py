@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from headcount.cli.options import Setup
-from headcount.runs import RunDirectory, model_signature, versions
+from headcount.errors import BadData, HeadcountError, RunConflict
+from headcount.export import part_path
+from headcount.files import looks_like_a_file
+from headcount.model_directory import DESCRIPTION, fetch, refuse_unlike_model
+from headcount.runs import RunDirectory, model_signature, read_run, refuse_other_directories, versions
+
+MODELS, DATA = ("model", "other", "pruned", "onnx"), ("data", "test", "against")  # and whatever ends in _data
+
+
+def refuse_unusable(given: Mapping[str, Any], out: str | None) -> None:
+    """Refuse models, files and run directories that are not there or hold something else, before slow imports.
+
+    given: all arguments of a command. out: its run directory.
+    """
+    for name in MODELS:
+        for model in given[name] if isinstance(given.get(name), list) else filter(None, [given.get(name)]):
+            refuse_missing_model(model)
+    for name, value in given.items():
+        names_data = isinstance(value, str) and (name in DATA or name.endswith("_data"))
+        if names_data and looks_like_a_file(value) and not Path(value).expanduser().exists():
+            raise BadData(f"there is no file {value}", advice=f"change {{{name}}}")
+    if out is not None:
+        refuse_other_directories(Path(out))
+
+
+def refuse_missing_model(name: str) -> None:
+    """Refuse a model that is neither a directory of one, nor on the hub, nor an ONNX file."""
+    file = Path(name)
+    if file.suffix == ".onnx":
+        if not file.is_file() and not part_path(file, "encoder").is_file():
+            raise HeadcountError(f"there is no file {name}")
+    else:
+        refuse_unlike_model(fetch(name, DESCRIPTION))
+
+
+def refuse_finished(out: Path) -> None:
+    """Refuse a directory that holds a finished run, for a command that saves a model in it: nothing is overwritten."""
+    known = read_run(out)
+    if known is not None and known.get("finished"):
+        raise RunConflict(f"{out} already holds a finished run", advice="choose another {out}")
 
 
 @contextmanager
@@ -37,7 +77,7 @@ class CommandRun:
     def finish(self, results: dict[str, Any]) -> dict[str, Any]:
         """Sign the results and keep them in `run.json`."""
         self.directory.write({"command": self.command, **results})
-        return {"signature": self.directory.signature, **results}
+        return {**results, "signature": self.directory.signature}
 
 
 class NoRun(RunDirectory):

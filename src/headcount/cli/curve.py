@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from headcount.cli.options import Setup, command, listed, usage
+from headcount.cli.importance import Method
+from headcount.cli.options import Setup, command, listed, one_of, usage
 from headcount.cli.prune import OverlapOption
+from headcount.errors import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -43,20 +45,20 @@ def curve(
       headcount curve ./translator --score-data train.en --score-target-data train.fr
       --data val.en --target-data val.fr --kinds each
     """
+    names = listed(methods) or []
+    if not names or len(set(names)) < len(names):
+        raise typer.BadParameter(f"--methods {methods}: name each method once")
+    for name in names:
+        one_of("--methods", get_args(Method))(name)
+
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
     from headcount.pruning import counts, pruning_curve, resolve_overlap
-    from headcount.scoring import find_method
     from headcount.scoring import importance as score
     from headcount.structure import anatomy
 
-    names = listed(methods) or []
     with usage():
         counts(1, step)
-        for name in names:
-            find_method(name)
-    if not names or len(set(names)) < len(names):
-        raise typer.BadParameter(f"--methods {methods}: name each method once")
     model, tokenizer = setup.load_model()
     found = anatomy(model)
     chosen = list(found.kinds) if kinds == "each" else listed(kinds)
@@ -95,22 +97,19 @@ def curve(
 
 
 def _print(result: dict[str, Any], metric: Any) -> None:
-    from rich.table import Table
+    from headcount.cli.console import console, number, print_table
 
-    from headcount.cli.console import console, number
-
-    table = Table(title=f"{result['model']}, {metric.name} on {result['n']} examples", title_justify="left")
-    table.add_column("heads removed", justify="right", no_wrap=True)
-    for one in result["curves"]:
-        table.add_column(f"{one['method']}{', ' + one['kind'] if one['kind'] else ''}", justify="right", no_wrap=True)
+    names = [f"{one['method']}{', ' + one['kind'] if one['kind'] else ''}" for one in result["curves"]]
+    rows = []
     shares = sorted({round(point["pruned"], 9) for one in result["curves"] for point in one["points"]})
     for share in shares:
         cells = []
         for one in result["curves"]:
             point = next((p for p in one["points"] if round(p["pruned"], 9) == share), None)
             cells.append("" if point is None else _cell(point, metric, number))
-        table.add_row(f"{share:.0%}", *cells)
-    console.print(table)
+        rows.append([f"{share:.0%}", *cells])
+    title = f"{result['model']}, {metric.name} on {counted(result['n'], 'example')}"
+    print_table(title, ["heads removed", *names], rows, left=0)
     console.print("In brackets the 95% interval of the score.")
 
 

@@ -41,7 +41,6 @@ def demo(
     typer.echo(f"On two cores this takes {about.takes[quick]}. Everything is written to {place}.")
 
     from headcount.cli.app import call  # what is slow to import comes after the first line
-    from headcount.cli.console import console, progress, quiet
+    from headcount.cli.console import console, progress
 
-    with quiet():
-        Story(place, console, progress, call).tell(name, quick)
+    Story(place, console, progress, call).tell(name, quick)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headcount.cli.options import Data, Setup, command, option
+from headcount.errors import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -48,13 +49,13 @@ def evaluate(
             outcomes = evaluate(model, task, [(), heads] if heads else [()], run=run.directory, progress=bar)
         low, high = interval(outcomes.of(heads), task.metric)
         result: dict[str, Any] = {
+            "score": outcomes.score(heads),
+            "low": low,
+            "high": high,
             "model": setup.model,
             **task.metric.facts(),
             "n": len(task),
             "off": names,
-            "score": outcomes.score(heads),
-            "low": low,
-            "high": high,
             "near_ties": outcomes.near_ties,
         }
         if heads:
@@ -70,7 +71,7 @@ def _print(result: dict[str, Any], metric: Any, heads: tuple[Any, ...]) -> None:
     from headcount.heads import count_units
 
     score, low, high = (number(result[name], metric) for name in ("score", "low", "high"))
-    console.print(f"{metric.name} {score} (95% interval {low} to {high}, {result['n']} examples)")
+    console.print(f"{metric.name} {score} (95% interval {low} to {high}, {counted(result['n'], 'example')})")
     if result["off"]:
         change, low, high = (signed(result[name], metric) for name in ("change", "change_low", "change_high"))
         console.print(

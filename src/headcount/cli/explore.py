@@ -69,37 +69,40 @@ def explore(
 
       headcount explore ./translator --text "A man rides a horse." --port 8000 --no-open
     """
-    from headcount.cli.console import messages, quiet
+    from headcount.cli.command_run import refuse_missing_model
+    from headcount.cli.console import messages
+
+    refuse_missing_model(model)
+
     from headcount.explore import Answers, ExploreServer, Inspector
 
-    with quiet():
-        whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
-        examples = texts_of(whole, data, column, split, limit, seed)
-        pruned = load_smaller(findings, against, device, dtype)
-        inspector = Inspector(whole, tokenizer, max_length=max_length, name=model, pruned=pruned)
-        facts = inspector.facts()
-        if text is None and not examples:
-            text = SAMPLES.get(facts["kind"], "A gripping film with a wonderful cast.")
-        inspector.read((examples[0]["text"], examples[0]["pair"]) if text is None else (text, pair))  # refuse it here
-        content = {
-            "live": True,
-            **facts,
-            "findings": findings.to_json(),
-            "examples": len(examples),
-            "text": text,
-            "pair": pair,
-        }
-        with ExploreServer(Answers(inspector, examples), content, host, port) as server:
-            if not server.is_local():
-                warning = f"{host} lets other machines in: whoever has the address can use this model."
-                messages.print(warning, style="yellow", markup=False, soft_wrap=True)
-            typer.echo(server.address)
-            if not no_open:
-                webbrowser.open(server.address)
-            try:
-                server.serve_forever()
-            except KeyboardInterrupt:
-                return
+    whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
+    examples = texts_of(whole, data, column, split, limit, seed)
+    pruned = load_smaller(findings, against, device, dtype)
+    inspector = Inspector(whole, tokenizer, max_length=max_length, name=model, pruned=pruned)
+    facts = inspector.facts()
+    if text is None and not examples:
+        text = SAMPLES.get(facts["kind"], "A gripping film with a wonderful cast.")
+    inspector.read((examples[0]["text"], examples[0]["pair"]) if text is None else (text, pair))  # refuse it here
+    content = {
+        "live": True,
+        **facts,
+        "findings": findings.to_json(),
+        "examples": len(examples),
+        "text": text,
+        "pair": pair,
+    }
+    with ExploreServer(Answers(inspector, examples), content, host, port) as server:
+        if not server.is_local():
+            warning = f"{host} lets other machines in: whoever has the address can use this model."
+            messages.print(warning, style="yellow", markup=False, soft_wrap=True)
+        typer.echo(server.address)
+        if not no_open:
+            webbrowser.open(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return
 
 
 def open_model(model: str, runs: Sequence[str], device: str, dtype: str) -> tuple[Any, Any, Any]:

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from headcount.cli.options import Overwrite, Setup, command, option, usage
+from headcount.errors import counted
 
 EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "export")(export)
+    command(app, "export", without=("metric", "beams", "dtype", "device"))(export)
 
 
 def export(
@@ -21,6 +22,7 @@ def export(
     file: Annotated[
         str | None, typer.Argument(metavar="FILE", help="The file to write, ending in .onnx (or --out).")
     ] = None,
+    out: Annotated[str | None, option("--out", "-o", help="The same file, as an option.")] = None,
     data: Annotated[
         str | None, option("--data", help="Compare the export on this data, too; with --int8, measure it there.")
     ] = None,
@@ -41,19 +43,23 @@ def export(
 
       headcount export ./pruned pruned.int8.onnx --int8 --data dev.tsv
     """
-    from headcount.cli.console import console, print_json
-    from headcount.cli.model_loading import load_tokenizer, load_weights
-    from headcount.export import export_onnx, refuse_name, refuse_target, require_onnx
-    from headcount.runs import model_signature, versions
-    from headcount.surgery import fetch
+    from headcount.export import refuse_name, refuse_target, require_onnx
 
-    target = file or setup.out
-    if target is None:
+    if (target := file or out) is None:
         raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
+    if file is not None and out is not None:
+        raise typer.BadParameter(f"two files to write are given: {file} and --out {out}")
     with usage():
         refuse_name(Path(target))
-    require_onnx()
     refuse_target(Path(target), overwrite)
+    require_onnx()
+
+    from headcount.cli.console import console, print_json
+    from headcount.cli.model_loading import load_tokenizer, load_weights
+    from headcount.export import export_onnx
+    from headcount.model_directory import fetch
+    from headcount.runs import model_signature, versions
+
     model = load_weights(setup.model, "cpu", "float32")
     task, inputs = None, list[dict[str, Any]]()
     if data is not None:
@@ -62,7 +68,6 @@ def export(
         inputs = [task.batch(chosen[start : start + BATCH]).inputs for start in range(0, len(chosen), BATCH)]
     written = export_onnx(model, target, inputs=inputs, int8=int8, external_data=external, overwrite=overwrite)
     result: dict[str, Any] = {
-        "signature": {"model": model_signature(model), "versions": versions()},
         "model": setup.model,
         "path": str(written.file),
         "files": [str(path) for path in (*written.graphs, *written.weights)],
@@ -73,10 +78,12 @@ def export(
     }
     if int8 and task is not None:
         result |= _measured(model, written.file, task)
+    result["signature"] = {"model": model_signature(model), "versions": versions()}
     if setup.as_json:
         print_json(result)
         return
-    compared = "random inputs" + (f" and {result['n']} of your examples" if inputs and not int8 else "")
+    yours = f" and {counted(result['n'], 'example')} of yours" if inputs and not int8 else ""
+    compared = f"random inputs{yours}"
     console.print(f"Wrote {', '.join(result['files'])}: {written.size / 1e6:,.1f} MB.", soft_wrap=True)
     console.print(f"Its outputs differ from PyTorch's by at most {written.difference:.1g}, on {compared}.")
     if int8:
@@ -95,7 +102,7 @@ def _measured(model: Any, file: Path, task: Any) -> dict[str, Any]:
     with progress("measuring") as bar:
         before = evaluate(model, task, progress=lambda share: bar(share / 2))
         after = evaluate(exported, task, progress=lambda share: bar(0.5 + share / 2))
-    test = paired_bootstrap(before.of(), after.of()[None], task.metric.of_sums)
+    test = paired_bootstrap(before.of(), after.of()[None], task.metric)
     size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     return {
         **task.metric.facts(),
@@ -118,10 +125,11 @@ def _print_int8(result: dict[str, Any], task: Any) -> None:
     if task is None:
         console.print("Measure what that costs: add --data, or run headcount evaluate on both.")
         return
-    measured = [result[name] for name in ("before", "after", "change", "low", "high")]
-    console.print(before_and_after(task.metric, result["n"], *measured, of="examples"), soft_wrap=True)
-    speed, before = result["speed"], result["size_before"]
-    console.print(f"Size: {before / 1e6:,.1f} MB before, {result['size'] / 1e6:,.1f} MB after.")
+    before, after, change, low, high = (result[name] for name in ("before", "after", "change", "low", "high"))
+    found = before_and_after(task.metric, result["n"], before, after, change, low, high, of="example")
+    console.print(found, soft_wrap=True)
+    speed, size = result["speed"], result["size_before"]
+    console.print(f"Size: {size / 1e6:,.1f} MB before, {result['size'] / 1e6:,.1f} MB after.")
     console.print(
         f"Speed here: {speed['before']:.0f} examples/s in PyTorch, {speed['after']:.0f} in onnxruntime "
         f"({speed['speedup']:.2f} times as fast in paired rounds, 95% interval {speed['low']:.2f} to "

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command, listed, usage
+from headcount.cli.options import Setup, command, listed, units_named, usage
 
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
 
@@ -92,22 +92,25 @@ def gates(
 
       headcount gates ./mt --data train.en --target-data train.de --kinds encoder --lambda 0.01,0.03 --out path
     """
-    from headcount.cli.console import console, print_json
-    from headcount.cli.prune import refuse_occupied
-    from headcount.gates import Gating, plan_stages
-    from headcount.structure import asked_units
+    from headcount.cli.command_run import refuse_finished
 
     if setup.out is None:
         raise typer.BadParameter("--out is required: the directory for the smaller model")
     prices, targets = _numbers("--lambda", lam, float), _numbers("--target-heads", target_heads, int)
     shares = _numbers("--target-flops", target_flops, _share)
-    with usage():
-        plan_stages(prices, targets, shares)
-        asked_units(units)
-        settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
+    if sum(goal is not None for goal in (prices, targets, shares)) != 1:
+        raise typer.BadParameter("give one of --lambda, the price of an open gate, --target-heads and --target-flops")
+    units_named(units)
     known = None if roles is None else read_roles(roles)
     out = Path(setup.out)
-    refuse_occupied(out)
+    refuse_finished(out)
+
+    from headcount.cli.console import console, print_json
+    from headcount.gates import Gating, plan_stages
+
+    with usage():
+        plan_stages(prices, targets, shares)
+        settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     model, tokenizer = setup.load_model()
     train_task = setup.load_task(data, tokenizer, model)
     test_task = (

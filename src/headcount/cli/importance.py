@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command, option, usage
+from headcount.cli.options import Setup, command, option, units_named
+from headcount.errors import counted
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["gradient", "fisher", "oracle", "confidence", "relevance", "random"]
@@ -40,14 +41,13 @@ def importance(
 
       headcount importance ./translator --data train.en --target-data train.fr --method relevance --json
     """
+    options = method_options(method, per, setup.seed, exclude, group)
+    units_named(units)
+
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
     from headcount.scoring import importance as score
-    from headcount.structure import asked_units
 
-    with usage():
-        asked_units(units)
-    options = method_options(method, per, setup.seed, exclude, group)
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
     with run_of(setup, "importance", model, [task], method=method, units=units, options=dict(options)) as run:
@@ -91,42 +91,52 @@ def _json(scores: Any) -> dict[str, Any]:
 
 
 def _print(result: dict[str, Any], scores: Any) -> None:
-    from headcount.cli.console import console, make_table
 
-    title = f"{result['model']}, {scores.method} on {result['n']} examples"
+    title = f"{result['model']}, {scores.method} on {counted(result['n'], 'example')}"
     others = result.get("units", [])
     rows = {row.get("head") or row["sublayer"]: row for row in (*result["heads"], *others) if "site" not in row}
     ranked = [rows[name] for name in map(str, reversed(scores.order())) if name in rows]
     if ranked:
-        intervals = ["95% interval"] if "low" in ranked[0] else []
-        table = make_table(title, "head" if not others else "unit", "score", *intervals, "normalized")
-        for row in ranked:
-            interval = [f"{row['low']:.4g} {row['high']:.4g}"] if intervals else []
-            name = row.get("head") or row["sublayer"]
-            table.add_row(name, f"{row['score']:.4g}", *interval, f"{row['normalized']:.3f}")
-        console.print(table)
-        console.print(f"Most important first, by the {'normalized ' if scores.normalize else ''}score.")
+        _print_ranked(title, "unit" if others else "head", ranked, scores.normalize)
     if neurons := [row for row in others if "site" in row]:
         _print_neurons(title, neurons)
     if settled := result.get("convergence"):
         _print_convergence(settled)
 
 
+def _print_ranked(title: str, unit: str, rows: list[dict[str, Any]], normalize: bool) -> None:
+    """The most important first; the score that they are sorted by is the one in the first column of numbers."""
+    from headcount.cli.console import console, print_table
+
+    raw, share = "raw score" if normalize else "score", "score" if normalize else "normalized"
+    table = {unit: [row.get("head") or row["sublayer"] for row in rows]}
+    if normalize:
+        table[share] = [f"{row['normalized']:.3f}" for row in rows]
+    table[raw] = [f"{row['score']:.4g}" for row in rows]
+    if "low" in rows[0]:
+        table["95% interval"] = [f"{row['low']:.4g} {row['high']:.4g}" for row in rows]
+    table.setdefault(share, [f"{row['normalized']:.3f}" for row in rows])
+    print_table(title, list(table), list(zip(*table.values(), strict=True)), drop=[] if normalize else [share])
+    divided = "; it is the raw score, divided by its norm in each layer" if normalize else ""
+    console.print(f"Most important first, by the score{divided}.")
+
+
 def _print_neurons(title: str, sites: list[dict[str, Any]]) -> None:
     """A row per site: there are too many neurons for one each."""
     import numpy as np
 
-    from headcount.cli.console import console, make_table
+    from headcount.cli.console import console, print_table
 
     limit = NEAR_ZERO * float(np.mean(np.abs(np.concatenate([row["score"] for row in sites]))))
-    table = make_table(title, "site", "neurons", "sum", "median", "90%", "largest", "near zero")
+    rows = []
     for row in sites:
         scores = np.array(row["score"])
         middle, high, most = np.quantile(scores, (0.5, 0.9, 1))
         near = f"{np.mean(np.abs(scores) <= limit):.0%}"
         numbers = (f"{value:.3g}" for value in (scores.sum(), middle, high, most))
-        table.add_row(row["site"], f"{len(scores):,}", *numbers, near)
-    console.print(table)
+        rows.append([row["site"], f"{len(scores):,}", *numbers, near])
+    columns = ["site", "neurons", "sum", "median", "90%", "largest", "near zero"]
+    print_table(title, columns, rows, drop=["90%", "median", "largest"])
     console.print(f"Scores of neurons by site; near zero is at most {NEAR_ZERO:.0%} of the mean neuron's score.")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headcount.cli.options import AsJson, command, option
+from headcount.errors import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -28,24 +29,26 @@ def inspect(
 
       headcount inspect meta-llama/Llama-3.1-70B --json
     """
-    from headcount.cli.console import print_json, quiet
+    from headcount.cli.command_run import refuse_missing_model
+    from headcount.cli.console import print_json
 
-    with quiet():
-        facts = describe(model, length)
+    refuse_missing_model(model)
+    facts = describe(model, length)
     print_json(facts) if as_json else _print(facts)
 
 
 def describe(name: str, length: int) -> dict[str, Any]:
     """Everything `inspect` prints, as JSON."""
     from headcount.export import open_onnx
+    from headcount.model_directory import DESCRIPTION, fetch
     from headcount.runs import versions
     from headcount.structure import cache_bytes, whole_anatomy
-    from headcount.surgery import build_empty, fetch, model_class, read_config
+    from headcount.surgery import build_empty, model_class, read_config
 
     if name.endswith(".onnx"):
         model = open_onnx(name)
     else:
-        directory = fetch(name, ("config.json", "*/config.json", "modules.json"))
+        directory = fetch(name, DESCRIPTION)
         config = read_config(directory)
         model = build_empty(config, model_class(config, directory))
     model.tie_weights()  # shared embeddings count once
@@ -54,7 +57,6 @@ def describe(name: str, length: int) -> dict[str, Any]:
     sites = [_site(site, length) for site in found if site.unit == "head"]
     layers = [_layer(site, length) for site in found if site.unit == "neuron"]
     return {
-        "signature": {"model": name, "versions": versions()},
         "model": name,
         "class": type(model).__name__,
         "sites": sites,
@@ -67,6 +69,7 @@ def describe(name: str, length: int) -> dict[str, Any]:
         "length": length,
         "cache_bytes": cache_bytes(model),
         "cache_bytes_original": cache_bytes(model, original=True),
+        "signature": {"model": name, "versions": versions()},
     }
 
 
@@ -119,24 +122,33 @@ def _query_parameters(site: Any) -> int:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from headcount.cli.console import console, make_table
+    from headcount.cli.console import console, print_table
 
-    columns = ("site", "heads", "size", "kv", "parameters", "per head", "FLOPs/head")
-    table = make_table(f"{facts['model']} ({facts['class']})", *columns)
-    for span, key in _alike(facts["sites"]):
-        removed = f" of {key['original_heads']}" if key["heads"] < key["original_heads"] else ""
-        table.add_row(
-            span,
-            f"{key['heads']}{removed}",
-            str(key["head_dim"]),
-            str(key["kv_heads"]),
-            f"{key['parameters']:,}",
-            f"{key['head_parameters']:,}",
-            f"{key['head_flops'] / 1e6:,.2f}M",
-        )
-    console.print(table)
+    print_table(
+        f"{facts['model']} ({facts['class']})",
+        ["site", "heads", "size", "kv", "parameters", "per head", "FLOPs/head"],
+        [
+            [
+                *(span, _left(key, "heads"), str(key["head_dim"]), str(key["kv_heads"]), f"{key['parameters']:,}"),
+                *(f"{key['head_parameters']:,}", f"{key['head_flops'] / 1e6:,.2f}M"),
+            ]
+            for span, key in _alike(facts["sites"])
+        ],
+        drop=["FLOPs/head", "kv", "per head"],
+    )
     if facts["ffn_sites"]:
-        console.print(_layers(facts["ffn_sites"]))
+        print_table(
+            "feed-forward layers",
+            ["site", "neurons", "parameters", "per neuron", "FLOPs/neuron"],
+            [
+                [
+                    *(span, _left(key, "neurons"), f"{key['parameters']:,}", f"{key['neuron_parameters']:,}"),
+                    f"{key['neuron_flops'] / 1e6:,.2f}M",
+                ]
+                for span, key in _alike(facts["ffn_sites"])
+            ],
+            drop=["FLOPs/neuron", "per neuron"],
+        )
     for site in facts["sites"]:
         if site["also_layers"]:
             layers = ", ".join(map(str, site["also_layers"]))
@@ -144,9 +156,10 @@ def _print(facts: dict[str, Any]) -> None:
                 f"{site['kind']}.{site['layer']} also serves layers {layers}: they share one module.", soft_wrap=True
             )
     console.print(
-        f"{facts['heads']:,} heads and {facts['neurons']:,} neurons, {facts['parameters']:,} parameters: "
+        f"{counted(facts['heads'], 'head')} and {counted(facts['neurons'], 'neuron')}, "
+        f"{counted(facts['parameters'], 'parameter')}: "
         f"{facts['attention_share']:.1%} in attention, {facts['ffn_share']:.1%} in feed-forward layers. FLOPs are for "
-        f"a text of {facts['length']} tokens.",
+        f"a text of {counted(facts['length'], 'token')}.",
         soft_wrap=True,
     )
     if facts["cache_bytes"]:
@@ -158,21 +171,10 @@ def _print(facts: dict[str, Any]) -> None:
         console.print(shared, soft_wrap=True)
 
 
-def _layers(layers: list[dict[str, Any]]) -> Any:
-    """The table of feed-forward sites."""
-    from headcount.cli.console import make_table
-
-    table = make_table("feed-forward layers", "site", "neurons", "parameters", "per neuron", "FLOPs/neuron")
-    for span, key in _alike(layers):
-        removed = f" of {key['original_neurons']:,}" if key["neurons"] < key["original_neurons"] else ""
-        table.add_row(
-            span,
-            f"{key['neurons']:,}{removed}",
-            f"{key['parameters']:,}",
-            f"{key['neuron_parameters']:,}",
-            f"{key['neuron_flops'] / 1e6:,.2f}M",
-        )
-    return table
+def _left(site: dict[str, Any], units: str) -> str:
+    """How many heads or neurons a site has, and of how many if some were removed."""
+    original = site[f"original_{units}"]
+    return f"{site[units]:,}{f' of {original:,}' if site[units] < original else ''}"
 
 
 def _alike(sites: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

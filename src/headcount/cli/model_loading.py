@@ -11,8 +11,9 @@ from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
 from headcount.export import OnnxModel, open_onnx
+from headcount.model_directory import fetch
 from headcount.structure import remember_origin
-from headcount.surgery import fetch, load
+from headcount.surgery import load
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VOCABULARIES = (

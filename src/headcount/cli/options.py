@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from headcount.errors import HeadcountError, unknown
 
 TASK, RUN, MACHINES = "The task", "The run", "Several machines"
+TEXTS, SOURCES = "Only for tasks on texts", "Only for translation, summarization, speech and images"
 ENGINE = ("engine", "address", "workers", "threads")
+UNITS = ("heads", "neurons", "sublayers")
 DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
 # Arguments of Python that the command line calls something else than `--argument`.
 WRITTEN = {
@@ -73,6 +76,7 @@ def _device(name: str) -> str:
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id.")]
 Data = Annotated[str, option("--data", help="A csv, tsv, jsonl, parquet or text file, or a hub id.")]
 Fill = Annotated[FillName, option("--fill", help="Output of an ablated head: zero or its mean.")]
+Quiet = Annotated[bool, option("--quiet", "-q", panel=RUN, help="Print results and errors only.")]
 AsJson = Annotated[bool, option("--json", panel=RUN, help="Print one JSON object.")]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace what is already there.")]
 Split = Annotated[str | None, option("--split", panel=TASK, help="Split of a hub data set.")]
@@ -98,20 +102,22 @@ class Setup:
     model: Model
     task: Annotated[str | None, option("--task", panel=TASK, help="tagging, answering, images, speech…")] = None
     metric: Annotated[str | None, option("--metric", panel=TASK, help="accuracy, f1, bleu, wer, agreement…")] = None
-    text: Annotated[str | None, option("--text", panel=TASK, help="Column of the text, by name or number.")] = None
-    pair: Annotated[str | None, option("--pair", panel=TASK, help="Column of the second text.")] = None
     label: Annotated[str | None, option("--label", panel=TASK, help="Column of the label.")] = None
-    source: Annotated[str | None, option("--source", panel=TASK, help="Column of the source.")] = None
-    target: Annotated[str | None, option("--target", panel=TASK, help="Column of the target.")] = None
-    target_data: Annotated[str | None, option("--target-data", panel=TASK, help="Line-aligned file of targets.")] = None
-    choices: Annotated[str | None, option("--choices", panel=TASK, help="Column of a question's choices.")] = None
     labels: Annotated[
         Literal["data", "none"],
         option("--labels", panel=TASK, help="none: no labels needed, the model's own predictions are the reference."),
     ] = "data"
+    text: Annotated[str | None, option("--text", panel=TEXTS, help="Column of the text, by name or number.")] = None
+    pair: Annotated[str | None, option("--pair", panel=TEXTS, help="Column of the second text.")] = None
+    choices: Annotated[str | None, option("--choices", panel=TEXTS, help="Column of a question's choices.")] = None
+    source: Annotated[str | None, option("--source", panel=SOURCES, help="Column of the source.")] = None
+    target: Annotated[str | None, option("--target", panel=SOURCES, help="Column of the target.")] = None
+    target_data: Annotated[str | None, option("--target-data", panel=SOURCES, help="Line-aligned file of targets.")] = (
+        None
+    )
     split: Split = None
     limit: Limit = None
-    beams: Annotated[int, option("--beams", panel=TASK, min=1, help="Beams in decoding; 1 is greedy.")] = 1
+    beams: Annotated[int, option("--beams", panel=SOURCES, min=1, help="Beams in decoding; 1 is greedy.")] = 1
     max_length: Annotated[
         int | None, option("--max-length", panel=TASK, min=1, help="Truncate texts to this many tokens.")
     ] = None
@@ -120,6 +126,7 @@ class Setup:
     dtype: DType = "auto"
     out: Annotated[str | None, option("--out", panel=RUN, help="Run directory: keeps the results, and resumes.")] = None
     as_json: AsJson = False
+    quiet: Quiet = False
     engine: Annotated[
         Literal["local", "ray"], option("--engine", panel=MACHINES, help="ray works on shards in parallel.")
     ] = "local"
@@ -199,18 +206,21 @@ class Setup:
         return {name: value for name, value in given.items() if value is not None and name not in ("own", "said")}
 
 
-def command(app: typer.Typer, name: str, sharded: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    app: typer.Typer, name: str, sharded: bool = False, without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command: its own options and, if its first parameter is a `Setup`, the shared ones.
 
-    sharded: whether other machines can do its work.
+    sharded: whether other machines can do its work. without: shared options that it has no use for.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())
-        run, parameters = function, own
         if own and own[0].annotation is Setup:
-            run, parameters = _with_setup(function, own[1:], sharded)
-        parameters = [_suggesting(one.replace(kind=inspect.Parameter.KEYWORD_ONLY)) for one in parameters]
+            run, parameters = _with_setup(function, own[1:], {*without, *(() if sharded else ENGINE)})
+        else:
+            run, parameters = _alone(function, own)
+        parameters = [_plain(one.replace(kind=inspect.Parameter.KEYWORD_ONLY)) for one in parameters]
 
         def call(**given: Any) -> None:
             run(**given)
@@ -219,40 +229,76 @@ def command(app: typer.Typer, name: str, sharded: bool = False) -> Callable[[Cal
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         call.__doc__ = function.__doc__
         needs_words = any(one.default is one.empty and one.annotation is not typer.Context for one in parameters)
-        app.command(name, no_args_is_help=needs_words)(call)
+        app.command(name, cls=Command, no_args_is_help=needs_words)(call)
         return function
 
     return register
 
 
+class PlainHelp:
+    """Shows `--help` in its own help without a type, as all flags are shown."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        found = super().get_help_option(ctx)  # type: ignore[misc]
+        if found is not None:
+            found.metavar = ""
+        return found
+
+
+class Command(PlainHelp, TyperCommand):
+    """A command whose help shows no types of flags."""
+
+
+def _alone(
+    function: Callable[..., None], own: list[inspect.Parameter]
+) -> tuple[Callable[..., None], list[inspect.Parameter]]:
+    """A function that takes no `Setup`, with `--quiet` beside its own options."""
+    silent = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+
+    def run(**given: Any) -> None:
+        from headcount.cli import console
+
+        with console.quiet(given.pop("quiet")):
+            function(**given)
+
+    return run, [*own, silent]
+
+
 def _with_setup(
-    function: Callable[..., None], own: list[inspect.Parameter], sharded: bool
+    function: Callable[..., None], own: list[inspect.Parameter], without: Collection[str]
 ) -> tuple[Callable[..., None], list[inspect.Parameter]]:
     """The function with the shared options beside its own, made into a `Setup`, and all of these parameters."""
     shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
-    taken = {parameter.name for parameter in own} | (set() if sharded else set(ENGINE))
+    taken = {parameter.name for parameter in own} | set(without)
     first = [] if "model" in taken else shared[:1]  # `track` takes several
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
 
     def run(**given: Any) -> None:
-        from headcount.cli.console import quiet
+        from headcount.cli import console
+        from headcount.cli.command_run import refuse_unusable
 
-        known = [one.name for one in shared if one.name in given and (sharded or one.name not in ENGINE)]
-        setup = Setup(**{name: given[name] for name in known})
         mine = {one.name: given[one.name] for one in own}
+        setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given and one.name not in without})
+        setup.out = None if "out" in mine else setup.out  # a command's own --out is not a run directory
         setup.own = {**mine, "command_line": typed(given["context"])}
-        setup.check()
-        with quiet(), setup.machines():
-            function(setup, **mine)
+        with console.quiet(setup.quiet):
+            refuse_unusable({**vars(setup), **mine}, setup.out)
+            setup.check()
+            with setup.machines():
+                function(setup, **mine)
         _mention_report(setup)
 
     return run, parameters
 
 
-def _suggesting(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A closed set (`Literal`) as in typer, except that an unknown word gets a suggestion."""
+def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter as in typer, except that flags show no type, and an unknown word of a `Literal` a suggestion."""
     kind, *info = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else (None,)
+    if kind in (bool, bool | None):
+        flag = copy(info[0])
+        flag.metavar = ""
+        return parameter.replace(annotation=Annotated[kind, flag])
     kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)  # `Literal[…] | None`
     choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
     if not choices:
@@ -314,6 +360,29 @@ def _mention_report(setup: Setup) -> None:
     if setup.out is not None and not setup.as_json and (Path(setup.out) / "run.json").is_file():
         line = f"A page about this run: headcount report {quote(setup.out)}"
         messages.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def amount(name: str) -> Callable[[str], str]:
+    """A parser of a number or a share, which leaves it as it was written.
+
+    >>> amount("--heads")("50%")
+    '50%'
+    """
+
+    def parse(word: str) -> str:
+        try:
+            float(word.removesuffix("%"))
+        except ValueError:
+            raise UnknownWord(f"{name} {word!r} is not a number or a share such as 50%") from None
+        return word
+
+    return parse
+
+
+def units_named(text: str | None) -> None:
+    """Refuse a kind of units that does not exist."""
+    for name in listed(text) or []:
+        one_of("--units", UNITS)(name)
 
 
 def listed(text: str | None) -> list[str] | None:

@@ -8,9 +8,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command, usage
+from headcount.cli.options import Setup, amount, command, units_named, usage
 
+SIZES = "--heads, --params, --flops, --speedup"
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
+
+
+def _amount(name: str, about: str) -> Any:
+    return typer.Option(name, rich_help_panel=SIZE, parser=amount(name), metavar="N or %", help=about)
+
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["search", "refitted", "michel", "reestimated", "fisher", "interactions"]
@@ -40,17 +46,11 @@ def prune(
     ] = None,
     test_target_data: Annotated[str | None, typer.Option("--test-target-data", help="Targets of --test.")] = None,
     max_drop: Annotated[
-        float | None, typer.Option("--max-drop", rich_help_panel=SIZE, help="Largest drop, in points.")
+        float | None, typer.Option("--max-drop", rich_help_panel=SIZE, min=0.0, help="Largest drop, in points.")
     ] = None,
-    heads: Annotated[
-        str | None, typer.Option("--heads", rich_help_panel=SIZE, help="Heads to remove: 50% or 36.")
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option("--params", rich_help_panel=SIZE, help="Share of all parameters to save: 10%.")
-    ] = None,
-    flops: Annotated[
-        str | None, typer.Option("--flops", rich_help_panel=SIZE, help="Share of all FLOPs to save: 50%.")
-    ] = None,
+    heads: Annotated[str | None, _amount("--heads", "Heads to remove: 50% or 36.")] = None,
+    params: Annotated[str | None, _amount("--params", "Share of all parameters to save: 10%.")] = None,
+    flops: Annotated[str | None, _amount("--flops", "Share of all FLOPs to save: 50%.")] = None,
     speedup: Annotated[float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="Target speedup: 2.")] = None,
     caution: Annotated[
         float,
@@ -140,25 +140,33 @@ def prune(
 
       headcount prune ./model --score-data train.tsv --data dev.tsv --heads 50% --recover-epochs 1 --out small
     """
+    from headcount.cli.command_run import refuse_finished
+
     given = locals()  # an option of the name of a field of `Pruning` sets that field
-
-    from headcount.cli.console import console, messages, print_json
-    from headcount.pruning import Pruning, forecast
-    from headcount.training import Recovery
-
     if setup.out is None and not dry_run:
         raise typer.BadParameter("--out is required, except with --dry-run")
     for option, value in (("--distill", distill), ("--hidden", hidden), ("--augment", augment)):
         if value and not recover_epochs:
             raise typer.BadParameter(f"{option} needs --recover-epochs")
+    units_named(units)
+    sizes = [option for option in SIZES.split(", ") if given[option.removeprefix("--")] is not None]
+    if len(sizes) > 1:
+        raise typer.BadParameter(f"{' and '.join(sizes)} each set the size of the cut; give one of them")
+    if not sizes and max_drop is None:
+        raise typer.BadParameter(f"how far to cut is not given; give --max-drop in points, or one of {SIZES}")
+    out = None if setup.out is None else Path(setup.out)
+    if out is not None and not dry_run:
+        refuse_finished(out)
+
+    from headcount.cli.console import console, messages, print_json
+    from headcount.pruning import Pruning, forecast
+    from headcount.training import Recovery
+
     knobs = {name: value for name, value in given.items() if name in Pruning.__dataclass_fields__}
     with usage():
         tuned: dict[str, Any] = {"distill": distill, "hidden": hidden, "augment": augment}
         recovery = Recovery(recover_epochs, lr=lr, **tuned, seed=setup.seed) if recover_epochs else None
         settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
-    out = None if setup.out is None else Path(setup.out)
-    if out is not None and not dry_run:
-        refuse_occupied(out)
     model, tokenizer = setup.load_model()
     tasks = (
         setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data"),
@@ -178,20 +186,6 @@ def prune(
         messages.print("This family has no stock form with fewer heads of the same size: load it with headcount.load.")
 
 
-def refuse_occupied(out: Path) -> None:
-    """Nothing is overwritten: a directory can be new, empty, or the unfinished run of the same command."""
-    from headcount.errors import RunConflict
-    from headcount.runs import read_run
-
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise RunConflict(f"{out} is a file", advice="choose another {out}")
-    known = read_run(out)
-    if known is not None and known.get("finished"):
-        raise RunConflict(f"{out} already holds a finished run", advice="choose another {out}")
-
-
 def _prune_and_save(
     setup: Setup, out: Path, model: Any, tokenizer: Any, tasks: tuple[Any, Any, Any], settings: Any
 ) -> dict[str, Any]:
@@ -208,7 +202,7 @@ def _prune_and_save(
             with progress("pruning") as bar:
                 pruned = prune(
                     model, *tasks, settings=settings, run=run.directory,
-                    progress=lambda what, share: bar(share) if share else None,
+                    progress=lambda what, share: bar(share, what),
                 )  # fmt: skip
         except HeadcountError:
             if is_new:  # nothing was made: leave the place free for another attempt

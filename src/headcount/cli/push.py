@@ -35,11 +35,10 @@ def push(
 
       headcount push small/model you/minilm-sst2-small --private --revision try-2
     """
-    from headcount.cli.console import console, print_json, quiet
+    from headcount.cli.console import console, print_json
     from headcount.export import push_to_hub
 
-    with quiet():
-        address = push_to_hub(directory, repository, private=private, revision=revision, message=message)
+    address = push_to_hub(directory, repository, private=private, revision=revision, message=message)
     if as_json:
         print_json({"path": directory, "repository": repository, "commit": address})
         return

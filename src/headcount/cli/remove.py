@@ -34,35 +34,37 @@ def remove(
 
       headcount remove ./my-model --heads encoder.5,encoder_ffn.5.0-511 --out ./smaller
     """
-    from headcount import surgery
-    from headcount.cli.console import console, print_json, quiet
+    from headcount.cli.command_run import refuse_missing_model
+    from headcount.cli.console import console, print_json
     from headcount.errors import HeadcountError
-    from headcount.heads import count_units
-    from headcount.runs import model_signature, versions
-    from headcount.structure import whole_anatomy
-    from headcount.surgery import fetch
+    from headcount.heads import count_units, parse_units
+    from headcount.model_directory import fetch
 
     if not listed(heads):
         raise typer.BadParameter("--heads is empty; write for example --heads encoder.3.5,encoder.4.0")
     if Path(out).exists() and any(Path(out).iterdir() if Path(out).is_dir() else [out]) and not overwrite:
         raise HeadcountError(f"{out} already exists", advice="choose another {out}, or replace it with {overwrite}")
-    with quiet():
-        source = fetch(model)
-        loaded = surgery.load(source, dtype=dtype)
-        before = sum(parameter.numel() for parameter in loaded.parameters())
-        found = whole_anatomy(loaded)
-        removed = found.check(heads)
-        names = found.written(removed)
-        surgery.remove(loaded, removed, inplace=True)
-        evidence = surgery.Evidence(command=["remove", model, "--heads", heads, "--out", out])
-        path = surgery.save(loaded, out, evidence=evidence)
+    parse_units(heads)
+    refuse_missing_model(model)
+
+    from headcount import surgery
+    from headcount.runs import model_signature, versions
+    from headcount.structure import whole_anatomy
+
+    loaded = surgery.load(fetch(model), dtype=dtype)
+    before = sum(parameter.numel() for parameter in loaded.parameters())
+    found = whole_anatomy(loaded)
+    removed = found.check(heads)
+    names = found.written(removed)
+    surgery.remove(loaded, removed, inplace=True)
+    evidence = surgery.Evidence(command=["remove", model, "--heads", heads, "--out", out])
+    path = surgery.save(loaded, out, evidence=evidence)
     left = whole_anatomy(loaded).heads
     neurons = sum(head.is_neuron for head in left)
     after = sum(parameter.numel() for parameter in loaded.parameters())
     if as_json:
         print_json(
             {
-                "signature": {"model": model_signature(loaded), "versions": versions()},
                 "model": model,
                 "removed": names,
                 "left": len(left) - neurons,
@@ -70,6 +72,7 @@ def remove(
                 "parameters_before": before,
                 "parameters_after": after,
                 "path": str(path),
+                "signature": {"model": model_signature(loaded), "versions": versions()},
             }
         )
         return

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from headcount.cli.options import Setup, command, listed, option
+from headcount.errors import counted
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "roles", sharded=True)(roles)
+    unused = ("task", "metric", "pair", "label", "source", "target", "target_data", "beams")
+    command(app, "roles", sharded=True, without=unused)(roles)
 
 
 def roles(
@@ -71,27 +73,29 @@ def roles(
 def _print(result: dict[str, Any]) -> None:
     from headcount.cli.console import console
 
-    title = f"{result['model']}, roles in {result['n']} sentences"
-    console.print(_table(title, result["heads"])) if result["heads"] else console.print(f"{title}: no head has one.")
+    title = f"{result['model']}, roles in {counted(result['n'], 'sentence')}"
+    _print_heads(title, result["heads"]) if result["heads"] else console.print(f"{title}: no head has one.")
     best = [row for row in result["best"] if row["role"] in ("syntactic", "rare")]
     if best:
-        console.print(_table("The best head for each relation, and for the rarest token", best))
+        _print_heads("The best head for each relation, and for the rarest token", best)
     heads = len({row["head"] for row in result["heads"]})
     console.print(f"Heads with a role: {heads}. Baseline: the most frequent position (syntactic), else any token.")
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> Any:
-    from headcount.cli.console import make_table
+def _print_heads(title: str, rows: list[dict[str, Any]]) -> None:
+    from headcount.cli.console import print_table
 
-    table = make_table(title, "head", "role", "attends to", "score", "95% interval", "baseline", "cases", left=3)
-    for row in rows:
-        table.add_row(
-            row["head"],
-            row["role"],
-            row["detail"],
-            f"{100 * row['score']:.1f}%",
-            f"{100 * row['low']:.1f} {100 * row['high']:.1f}",
-            f"{100 * row['baseline']:.1f}%",
-            f"{row['cases']:,}",
-        )
-    return table
+    print_table(
+        title,
+        ["head", "role", "attends to", "score", "95% interval", "baseline", "cases"],
+        [
+            [
+                *(row["head"], row["role"], row["detail"], f"{100 * row['score']:.1f}%"),
+                f"{100 * row['low']:.1f} {100 * row['high']:.1f}",
+                *(f"{100 * row['baseline']:.1f}%", f"{row['cases']:,}"),
+            ]
+            for row in rows
+        ],
+        left=3,
+        drop=["cases", "baseline"],
+    )

@@ -9,6 +9,7 @@ import typer
 
 from headcount.cli.options import Setup, command, usage
 from headcount.cli.prune import OverlapOption
+from headcount.errors import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -67,26 +68,21 @@ def track(
 
 
 def _print(result: dict[str, Any], metric: Any) -> None:
-    from rich.table import Table
+    from headcount.cli.console import console, number, print_table
 
-    from headcount.cli.console import console, number
-
-    title = f"{result['model']}: percent of each checkpoint's own {metric.name}, {result['n']} examples"
-    table = Table(title=title, title_justify="left")
-    table.add_column("heads removed", justify="right", no_wrap=True)
-    for one in result["checkpoints"]:
-        table.add_column(f"{one['name']}\n{number(one['base'], metric)}", justify="right", no_wrap=True)
+    title = f"{result['model']}: percent of each checkpoint's own {metric.name}, {counted(result['n'], 'example')}"
+    columns = [f"{one['name']}\n{number(one['base'], metric)}" for one in result["checkpoints"]]
+    rows = []
     for share in dict.fromkeys(point["pruned"] for point in result["checkpoints"][0]["points"]):
         cells = []
         for one in result["checkpoints"]:
             here = {point["method"]: point for point in one["points"] if point["pruned"] == share}
             cells.append(" / ".join(_known(100 * here[method]["relative"], ".0f") for method in ("gradient", "random")))
-        table.add_row(f"{share:.0%}", *cells)
-    table.add_section()
-    table.add_row("advantage", *(_known(one["advantage"], "+.2f") for one in result["checkpoints"]))
+        rows.append([f"{share:.0%}", *cells])
+    rows.append(["advantage", *(_known(one["advantage"], "+.2f") for one in result["checkpoints"])])
     if len(result["checkpoints"]) > 1:
-        table.add_row("r with last", *(f"{r:.2f}" for r in (*result["with_last"], 1.0)))
-    console.print(table)
+        rows.append(["r with last", *(f"{r:.2f}" for r in (*result["with_last"], 1.0))])
+    print_table(title, ["heads removed", *columns], rows, left=0)
     console.print("Heads removed by importance / in random order. " + result["in_words"], soft_wrap=True)
 
 

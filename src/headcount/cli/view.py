@@ -48,26 +48,29 @@ def view(
 
       headcount view ./model scores small --data dev.tsv --out seen
     """
-    from headcount.cli.console import progress, quiet
-    from headcount.explore import view as precompute
+    from headcount.cli.command_run import refuse_missing_model
+    from headcount.cli.console import progress
 
     if (text is None) == (data is None):
         raise typer.BadParameter("give either --text or --data")
-    with quiet():
-        whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
-        texts = texts_of(whole, data, column, split, limit, seed) or [{"text": text, "pair": pair}]
-        pruned = load_smaller(findings, against, device, dtype)
-        with progress("reading") as bar:
-            page = precompute(
-                *(whole, tokenizer, texts), runs=findings.runs, name=model, progress=bar,
-                max_length=max_length, pruned=pruned,
-            )  # fmt: skip
-        if out.endswith(".html"):
-            page.save(out)
-            typer.echo(f"The page is in {out}. Open it in a browser; it is one file and needs no network.")
-        else:
-            keep(page, out, whole, typed(context))
-            typer.echo(f"The run is in {out}, with a page in {out}/view.html. headcount report {out} embeds it.")
+    refuse_missing_model(model)
+
+    from headcount.explore import view as precompute
+
+    whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
+    texts = texts_of(whole, data, column, split, limit, seed) or [{"text": text, "pair": pair}]
+    pruned = load_smaller(findings, against, device, dtype)
+    with progress("reading") as bar:
+        page = precompute(
+            *(whole, tokenizer, texts), runs=findings.runs, name=model, progress=bar,
+            max_length=max_length, pruned=pruned,
+        )  # fmt: skip
+    if out.endswith(".html"):
+        page.save(out)
+        typer.echo(f"The page is in {out}. Open it in a browser; it is one file and needs no network.")
+    else:
+        keep(page, out, whole, typed(context))
+        typer.echo(f"The run is in {out}, with a page in {out}/view.html. headcount report {out} embeds it.")
 
 
 def keep(page: Any, out: str, model: Any, command_line: list[str]) -> None:

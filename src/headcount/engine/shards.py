@@ -49,6 +49,8 @@ def over_shards(
             gathered.add(number, arrays)
         else:
             missing.append(number)
+    if 0 < len(missing) < len(shards):
+        log.info("resuming: %d of %d shards done", len(shards) - len(missing), len(shards))
     share = len(missing) / len(shards)
     rest = None if progress is None else lambda done: progress(1 - share + share * done)
     for place, arrays in (engine or Local()).run(work, model, data, [shards[number] for number in missing], rest):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
 from headcount.tasks import Metric
 
@@ -28,6 +28,11 @@ class Outcomes:
     metric: Metric
     signature: dict[str, Any] = field(default_factory=dict)
     near_ties: int = 0
+
+    def __repr__(self) -> str:
+        whole = f", {self.metric.written(self.score())} whole" if frozenset() in self.masks else ""
+        examples = counted(self.values.shape[1], "example")
+        return f"<{self.metric.name} of {examples} under {counted(len(self.masks), 'mask')}{whole}>"
 
     def scores(self) -> np.ndarray:
         """The metric under every mask: (M,)"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from headcount.intervene import masked
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.structure import Anatomy, AttentionSite, Site, anatomy, device_of, is_hooked, whole_anatomy
 from headcount.surgery import refuse_wrapped, remove
-from headcount.tasks import Batch, Task, digest
+from headcount.tasks import Batch, Task, digest, refuse_non_tasks
 
 FILLS = ("zero", "mean")
 Fill = Mapping[str, Tensor]  # site -> (heads, head_dim)
@@ -82,6 +82,7 @@ def evaluate(
     """
     if isinstance(fill, str) and fill not in FILLS:
         raise HeadcountError(unknown("fill", fill, FILLS))
+    refuse_non_tasks(task=task)
     asked = read_masks(whole_anatomy(model), masks)
     task.check(model)
     with using(engine):
@@ -106,7 +107,7 @@ def evaluate(
 
 def read_masks(found: Anatomy, masks: Sequence[Iterable[Head | str] | str] | None) -> tuple[Mask, ...]:
     """The masks asked for, each a set of heads that the model has; None is the whole model."""
-    if masks is not None and (isinstance(masks, str) or not len(masks)):
+    if masks is not None and (isinstance(masks, str) or not isinstance(masks, Sized) or not len(masks)):
         raise HeadcountError(f"masks is {masks!r}; expected a list of sets of heads, where [[]] is the whole model")
     return tuple(frozenset(found.check(mask)) for mask in ([()] if masks is None else masks))
 

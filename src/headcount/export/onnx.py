@@ -21,7 +21,8 @@ from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
-from headcount.export.onnx_runtime import FACTS, OnnxModel, part_path, require_onnx
+from headcount.export.onnx_runtime import FACTS, OnnxModel, part_path, refuse_target, require_onnx
+from headcount.files import path_of
 from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
 from headcount.structure import anatomy, device_of, kernel_of, random_inputs, whole_anatomy
@@ -84,7 +85,7 @@ def export_onnx(
     """
     require_onnx()
     _refuse(model)
-    file = Path(file)
+    file = path_of(file, "file")
     refuse_target(file, overwrite)
     split = model.can_generate() and model.config.is_encoder_decoder
     names = [part_path(file, part) for part in ("encoder", "decoder")] if split else [file]
@@ -178,22 +179,6 @@ def _refuse(model: Any) -> None:
         raise HeadcountError(
             f"the export is compared in float32, and the model is in {found}", advice="load it in float32"
         )
-
-
-def refuse_name(file: Path) -> None:
-    """Refuse the name of a file that does not end as a graph's does."""
-    if file.suffix != ".onnx":
-        raise HeadcountError(f"{file} does not end in .onnx", advice="name the file to write, such as model.onnx")
-
-
-def refuse_target(file: Path, overwrite: bool) -> None:
-    """Refuse a name that is not a graph's, and, unless `overwrite`, files that exist already, one graph or two."""
-    refuse_name(file)
-    for name in (file, *(part_path(file, part) for part in ("encoder", "decoder"))):
-        if name.is_dir():
-            raise HeadcountError(f"{name} is a directory", advice="name a file")
-        if name.exists() and not overwrite:
-            raise HeadcountError(f"{name} exists already", advice="choose another file, or replace it with {overwrite}")
 
 
 def _apart(model: Any, wanted: bool | None) -> bool:

@@ -11,7 +11,7 @@ import inspect
 import json
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,9 +20,12 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from headcount.errors import HeadcountError
-from headcount.export.onnx_runtime import Arrays, OnnxModel
+from headcount.export.onnx_runtime import OnnxModel
 from headcount.structure import generation_config, mark_exported, put_mixin, remember_origin
 from headcount.surgery import build_empty, model_class, parse_config
+
+if TYPE_CHECKING:
+    from headcount.export.onnx_runtime import Arrays
 
 FULL_CACHE = ("sliding_window", "layer_types", "attention_chunk_size")  # what would shorten the cache: the graph masks
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from headcount.errors import HeadcountError, first_line
 
-Arrays = dict[str, np.ndarray]
+if TYPE_CHECKING:  # a file that exists already is refused before anything slow is imported
+    import numpy as np
+
+    Arrays = dict[str, np.ndarray]
 FACTS = "headcount."  # what the names of our metadata begin with
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -25,6 +26,22 @@ def require_onnx(*packages: str) -> None:
             raise HeadcountError(
                 f"ONNX needs {package}, which is not installed", advice="pip install 'headcount[onnx]'"
             ) from error
+
+
+def refuse_name(file: Path) -> None:
+    """Refuse the name of a file that does not end as a graph's does."""
+    if file.suffix != ".onnx":
+        raise HeadcountError(f"{file} does not end in .onnx", advice="name the file to write, such as model.onnx")
+
+
+def refuse_target(file: Path, overwrite: bool) -> None:
+    """Refuse a name that is not a graph's, and, unless `overwrite`, files that exist already, one graph or two."""
+    refuse_name(file)
+    for name in (file, *(part_path(file, part) for part in ("encoder", "decoder"))):
+        if name.is_dir():
+            raise HeadcountError(f"{name} is a directory", advice="name a file")
+        if name.exists() and not overwrite:
+            raise HeadcountError(f"{name} exists already", advice="choose another file, or replace it with {overwrite}")
 
 
 class OnnxModel:
@@ -79,6 +96,8 @@ class OnnxModel:
         present = {name.replace("present", "past"): value for name, value in outputs.items() if "present." in name}
         state = {**state, **present}
         if self.decoder is None:  # the mask is of all tokens so far: make room for one more
+            import numpy as np
+
             mask = state["attention_mask"]
             state["attention_mask"] = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
         return outputs["logits"], state
@@ -89,6 +108,8 @@ class OnnxModel:
 
     def empty_past(self, batch: int) -> Arrays:
         """A cache that has seen nothing: each layer's keys and values, (B, heads, 0, head_dim)."""
+        import numpy as np
+
         graph = self.decoder or self.main
         shapes = {node.name: node.shape for node in graph.get_inputs() if node.name.startswith("past.")}
         return {name: np.zeros((batch, shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}

@@ -103,6 +103,11 @@ class Gated:
     def after(self) -> float:
         return self.stages[-1].score
 
+    def __repr__(self) -> str:
+        before, after = (self.metric.written(value) for value in (self.before, self.after))
+        last = self.stages[-1]
+        return f"<{last.left} of {last.of} {last.units} left by gates; {self.metric.name} {before} to {after}>"
+
     @property
     def left(self) -> int:
         """How many heads the model has left, of all kinds."""

@@ -22,7 +22,7 @@ from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import paired_bootstrap
 from headcount.structure import anatomy, device_of
 from headcount.surgery import remove, save
-from headcount.tasks import Task
+from headcount.tasks import Task, refuse_non_tasks
 from headcount.training import Checkpointer
 
 FIRST_PRICE = 1e-3  # where steering begins
@@ -79,6 +79,7 @@ def train_gates(
     on_stage: called with every finished stage and its model. progress: called with what is being done, and its share.
     The model that you pass is not changed.
     """
+    refuse_non_tasks(task=task, test_task=test_task or task)
     settings = settings or Gating()
     goals = plan_stages(lam, target_heads, target_flops)
     task, test, remarks = hold_out(task, test_task, settings.seed, overlap)

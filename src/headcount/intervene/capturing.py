@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, counted
 from headcount.structure import (
     AttentionSite,
     FeedForwardSite,
@@ -49,6 +49,9 @@ class SiteTensors:
             )
         return calls[0]
 
+    def __repr__(self) -> str:
+        return f"<{counted(len(self.calls), 'site')}: {', '.join(self.calls)}>" if self.calls else "<nothing>"
+
     def add(self, site: Site, tensor: Tensor) -> None:
         self.calls.setdefault(site.name, []).append(tensor)
 
@@ -59,6 +62,9 @@ class Captured:
     def __init__(self) -> None:
         self.attention = SiteTensors()
         self.contexts = SiteTensors()
+
+    def __repr__(self) -> str:
+        return f"<captured attention {self.attention}, contexts {self.contexts}>"
 
 
 @contextmanager

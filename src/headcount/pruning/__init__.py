@@ -3,6 +3,7 @@
 from headcount.pruning.compensation import COMPENSATIONS, compensate
 from headcount.pruning.curve import Curve, pruning_curve
 from headcount.pruning.forecasting import forecast
+from headcount.pruning.model_comparison import ModelComparison, compare_models
 from headcount.pruning.pipeline import prune
 from headcount.pruning.pruned import Pruned, before_and_after, how_to_load, pruning_facts
 from headcount.pruning.search_methods import SEARCHES, counts
@@ -14,9 +15,11 @@ __all__ = [
     "OVERLAPS",
     "SEARCHES",
     "Curve",
+    "ModelComparison",
     "Pruned",
     "Pruning",
     "before_and_after",
+    "compare_models",
     "compensate",
     "counts",
     "forecast",

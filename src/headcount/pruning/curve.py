@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from headcount.engine import Progress
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, counted
 from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.search import SearchCheckpoint, cut_name
@@ -22,7 +22,7 @@ from headcount.scoring import Scores, importance
 from headcount.stats import interval, paired_bootstrap
 from headcount.structure import anatomy
 from headcount.surgery import remove
-from headcount.tasks import Metric, Task, digest
+from headcount.tasks import Metric, Task, digest, refuse_non_tasks
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Point:
     relative: float
     statistics: np.ndarray = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"<{counted(len(self.removed), 'unit')} removed ({self.pruned:.0%}): score {self.score:.4g}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Curve:
@@ -61,6 +64,12 @@ class Curve:
     reestimated: bool = False
     signature: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        first, last = self.points[0], self.points[-1]
+        ends = " to ".join(f"{self.metric.written(point.score)} at {point.pruned:.0%}" for point in (first, last))
+        kind = f" of {self.kind} heads" if self.kind else ""
+        return f"<{self.method} curve{kind}, {counted(len(self.points), 'point')}: {self.metric.name} {ends}>"
 
     def to_json(self) -> dict[str, Any]:
         """One of the `curves` that `headcount curve --json` prints."""
@@ -109,7 +118,13 @@ def pruning_curve(
     progress: called with the share done, from 0 to 1.
     Returns a `Curve`; a list of them if there are several scores or kinds.
     """
-    several = [scores] if isinstance(scores, Scores) else list(scores)
+    refuse_non_tasks(task=task, score_task=score_task or task)
+    several = [scores] if isinstance(scores, Scores) or not isinstance(scores, Sequence) else list(scores)
+    for one in several:
+        if not isinstance(one, Scores):
+            raise HeadcountError(
+                f"scores is a {type(one).__name__}", advice="give {scores} what importance(model, task) returns"
+            )
     if reestimate and score_task is None:
         raise HeadcountError("re-estimation needs the data that heads are scored on", advice="pass it as {score_task}")
     seen = {key for one in several for key in one.keys} | set(() if score_task is None else score_task.keys())

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from headcount.bench import measure_speed
-from headcount.errors import HeadcountError
-from headcount.heads import count_units, counted
+from headcount.errors import HeadcountError, counted
+from headcount.heads import count_units
 from headcount.pruning.curve import Point, make_point
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.search_methods import counts

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from headcount.bench import seconds_per_token
-from headcount.heads import counted
+from headcount.errors import counted, duration
 from headcount.pruning.calibration import CALIBRATION_TOKENS
 from headcount.pruning.cut_size import cut_sizes
 from headcount.pruning.search import THOUSANDTHS
@@ -50,8 +50,8 @@ def forecast(
     steps.append((f"test on {counted(len(data.test), 'held-out example')}", 2 * evaluation * test))
     seconds = sum(time for _, time in steps)
     lines = [f"To {settings.goal}, with {counted(total, f'removable {what}')}, prune would:"]
-    lines += [f"  {what}: about {_duration(time)}" for what, time in steps]
-    lines += [*data.remarks, f"In all at most about {_duration(seconds)} here."]
+    lines += [f"  {what}: about {duration(time)}" for what, time in steps]
+    lines += [*data.remarks, f"In all at most about {duration(seconds)} here."]
     return {
         "steps": [{"what": what, "seconds": time} for what, time in steps],
         "seconds": seconds,
@@ -74,11 +74,3 @@ def _costs(model: Any, score: Task, select: Task, units: Any) -> tuple[float, fl
     plain = seconds_per_token(score, forward, device)
     scoring = seconds_per_token(score, lambda batch: unit_moments(model, score.subset(batch.indices), units), device)
     return plain, scoring, seconds_per_token(select, decode, device) if select.generates else plain
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(42.3), _duration(600)
-    ('42 seconds', '10 minutes')
-    """
-    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"

@@ -18,7 +18,7 @@ from headcount.pruning.unit_costs import cost_table, flops_of
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import noninferior, paired_bootstrap
 from headcount.structure import cache_bytes, whole_anatomy
-from headcount.tasks import Task
+from headcount.tasks import Task, refuse_non_tasks
 from headcount.training import recover
 
 VERDICT_POINTS = 1.0  # the margin of the verdict where no drop was given
@@ -57,6 +57,7 @@ def prune(
     progress: called with what is being done and the share done.
     """
     settings = Pruning.of(settings, **({} if max_drop is None else {"max_drop": max_drop}), **knobs)
+    refuse_non_tasks(score_task=score_task, select_task=select_task, test_task=test_task or select_task)
     refuse_headless(model, settings.units or "heads")
     data = split_data(score_task, select_task, test_task, settings)
     tell = progress or (lambda what, share: None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headcount.bench import Speed
+from headcount.errors import counted
 from headcount.heads import Head, format_units
 from headcount.pruning.curve import Point
 from headcount.pruning.cut_size import Budget
@@ -53,6 +54,13 @@ class Pruned:
     cache_before: int = 0
     cache_after: int = 0
     signature: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        removed = _what_was_removed(self).removesuffix(".")
+        before, after = (self.metric.written(value) for value in (self.before, self.after))
+        change, low, high = (self.metric.written(value, sign=True) for value in (self.change, self.low, self.high))
+        shown = "" if self.verdict.shown else "not shown to be "
+        return f"<{removed}; {self.metric.name} {before} to {after} ({change}, {low} to {high}), {shown}non-inferior>"
 
     @property
     def left(self) -> int:
@@ -152,13 +160,13 @@ def before_and_after(
     change: float,
     low: float,
     high: float,
-    of: str = "held-out examples",
+    of: str = "held-out example",
 ) -> str:
     """`accuracy on 436 held-out examples: 0.9243 before, 0.9220 after (-0.0023, 95% interval -0.0138 to +0.0092).`"""
-    digits = 2 if metric.points >= 1 and not metric.relative else 4
+    moved, least, most = (metric.written(value, sign=True) for value in (change, low, high))
     return (
-        f"{metric.name} on {n:,} {of}: {before:.{digits}f} before, {after:.{digits}f} after "
-        f"({change:+.{digits}f}, 95% interval {low:+.{digits}f} to {high:+.{digits}f})."
+        f"{metric.name} on {counted(n, of)}: {metric.written(before)} before, {metric.written(after)} after "
+        f"({moved}, 95% interval {least} to {most})."
     )
 
 

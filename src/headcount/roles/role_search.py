@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from headcount.engine import Arrays, Progress, is_finite, over_shards
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
 from headcount.roles.attention import TOKENS, AttentionReader, EncodedSentences, encode
 from headcount.roles.measures import Counted, Idle, Measure, Positional, Rare, Syntactic, chosen_relations, frequencies
@@ -22,6 +22,7 @@ from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import interval
 from headcount.structure import AttentionSite, anatomy
+from headcount.tasks import refuse_non_tokenizer
 
 LEAST = 10  # cases; with fewer, a head gets no score
 
@@ -53,6 +54,7 @@ def find_roles(
     run: a run directory, which keeps finished shards and resumes from them.
     progress: called with the share done, from 0 to 1.
     """
+    refuse_non_tokenizer(tokenizer)
     sentences = Sentences.of(data, parser=parser)
     limits = thresholds or Thresholds()
     names, remarks = chosen_relations(sentences, relations)
@@ -124,6 +126,10 @@ class Roles:
     best: tuple[Role, ...]
     remarks: tuple[str, ...] = ()
     signature: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        heads = len({role.head for role in self.found})
+        return f"<{counted(len(self.found), 'role')} of {counted(heads, 'head')}>"
 
     def of(self, head: Head | str) -> list[Role]:
         """The roles of one head."""

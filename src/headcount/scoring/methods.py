@@ -25,7 +25,7 @@ from headcount.scoring.per_example import PassOptions, units_to_score
 from headcount.scoring.relevance import relevance
 from headcount.scoring.scores import Scores, is_neuron, site_of
 from headcount.structure import anatomy
-from headcount.tasks import Task
+from headcount.tasks import Task, refuse_non_tasks
 
 GROUP = 64  # neurons that the oracle turns off together
 
@@ -60,6 +60,7 @@ def importance(
     run: a run directory, which keeps finished shards and resumes from them.
     progress: called with the share done, from 0 to 1.
     """
+    refuse_non_tasks(task=task)
     chosen = find_method(method)
     takes = _takes(chosen)
     for name in options:

@@ -68,7 +68,7 @@ def asked_units(units: str | Iterable[str]) -> tuple[str, ...]:
     >>> asked_units("neurons, heads")
     ('heads', 'neurons')
     """
-    given = [units] if isinstance(units, str) else units
+    given = [units] if isinstance(units, str) or not isinstance(units, Iterable) else units
     names = [name.strip() for one in given if isinstance(one, str) for name in one.split(",")]
     for name in names:
         if name not in UNITS:

@@ -1,6 +1,6 @@
 """Heads really gone: remove them, save what is left, load it again."""
 
-from headcount.surgery.loading import build_empty, fetch, load, model_class
+from headcount.surgery.loading import build_empty, load, model_class
 from headcount.surgery.model_card import Evidence
 from headcount.surgery.model_files import parse_config, read_checkpoint, read_config
 from headcount.surgery.plain_transformers import class_for
@@ -12,7 +12,6 @@ __all__ = [
     "as_stock",
     "build_empty",
     "class_for",
-    "fetch",
     "load",
     "model_class",
     "parse_config",

@@ -10,10 +10,9 @@ from typing import Any
 
 from headcount.errors import BadCheckpoint
 from headcount.heads import FEED_FORWARD
+from headcount.model_directory import CONFIG
 from headcount.structure import VERSION, Layout, Site, anatomy, makes_sense, recorded_sites, set_layout, whole_anatomy
 from headcount.surgery.carve import carve
-
-CONFIG = "config.json"  # the file that holds the record of a saved model
 
 
 def write_record(model: Any) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import BadCheckpoint, first_line
+from headcount.files import path_of
+from headcount.model_directory import CONFIG, fetch
 from headcount.structure import (
     ALIGNMENT,
     built_empty,
@@ -24,10 +24,9 @@ from headcount.structure import (
     remember_origin,
     saved_shapes,
 )
-from headcount.surgery.checkpoint_format import CONFIG, apply_record
+from headcount.surgery.checkpoint_format import apply_record
 from headcount.surgery.model_files import ModelFiles, read_checkpoint, read_config, read_generation_config
 from headcount.surgery.plain_transformers import class_for
-from headcount.surgery.sentence_modules import transformer_directory
 
 
 def load(directory: str | Path, **options: Any) -> PreTrainedModel:
@@ -42,7 +41,7 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
 
     Files are checked before anything is loaded; no code from the directory is run, and nothing is unpickled.
     """
-    checkpoint = read_checkpoint(fetch(directory))
+    checkpoint = read_checkpoint(fetch(path_of(directory, "directory")))
     config = read_config(checkpoint.directory)
     cls = model_class(config, checkpoint.directory)
     _check_shapes(checkpoint, build_empty(config, cls))
@@ -59,20 +58,6 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
         raise BadCheckpoint(f"{checkpoint.directory} has weights that {cls.__name__} does not know: {min(strange)}")
     _align(model)
     return model.eval()
-
-
-def fetch(name: str | Path, patterns: tuple[str, ...] = ("*.json", "*.safetensors", "*.model", "*.txt")) -> Path:
-    """The directory of a model; a hub id is downloaded first. Of sentence-transformers, that of the transformer."""
-    if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name)):
-        return transformer_directory(Path(name))
-    try:
-        return transformer_directory(Path(snapshot_download(str(name), allow_patterns=list(patterns))))
-    except BadCheckpoint:
-        raise
-    except Exception as error:  # the hub's client raises errors of many kinds, with or without a network
-        raise BadCheckpoint(
-            f"{name} is not a directory here, and fetching it from the hub failed: {first_line(error)}"
-        ) from error
 
 
 def model_class(config: Any, directory: Any) -> type[PreTrainedModel]:

@@ -16,10 +16,11 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from headcount.errors import BadCheckpoint, first_line
 from headcount.files import read_object
+from headcount.model_directory import CONFIG, refuse_unlike_model
 from headcount.structure import generation_config, remember_origin
-from headcount.surgery.checkpoint_format import CONFIG, check_record
+from headcount.surgery.checkpoint_format import check_record
 
-WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_JSON = 256 * 2**20  # bytes; real configurations and indices are far smaller
 
 # The most that a setting may ask for, by a word of its name; real models stay far below.
@@ -41,13 +42,7 @@ class ModelFiles:
 def read_checkpoint(directory: str | Path) -> ModelFiles:
     """Check a model directory before anything of it is loaded; raises `BadCheckpoint` that names the file."""
     directory = Path(directory)
-    if not directory.is_dir():
-        raise BadCheckpoint(f"{directory} is not a directory", advice="give the directory of a saved model")
-    if (directory / ADAPTER).exists():
-        raise BadCheckpoint(
-            f"{directory / ADAPTER}: this is an adapter (PEFT)",
-            advice="load it with peft, call merge_and_unload(), and save the model that it returns",
-        )
+    refuse_unlike_model(directory)
     config = read_json(directory / CONFIG)
     if config.get("quantization_config"):
         raise BadCheckpoint(
@@ -116,6 +111,7 @@ def read_header(path: Path) -> dict[str, tuple[int, ...]]:
 
 def read_config(directory: Path) -> PreTrainedConfig:
     """The configuration as transformers understands it, with a record of heads that makes sense in itself."""
+    refuse_unlike_model(directory)
     config = parse_config(read_json(directory / CONFIG), directory / CONFIG)
     remember_origin(config, directory)
     return config

@@ -19,8 +19,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError
-from headcount.files import refuse_irreplaceable, replaced_directory
+from headcount.files import path_of, refuse_irreplaceable, replaced_directory
 from headcount.heads import FEED_FORWARD
+from headcount.model_directory import CONFIG, MODULES, transformer_directory
 from headcount.structure import (
     VERSION,
     AttentionSite,
@@ -31,16 +32,10 @@ from headcount.structure import (
     recorded_sites,
     whole_anatomy,
 )
-from headcount.surgery.checkpoint_format import CONFIG, sites_to_record, write_record
+from headcount.surgery.checkpoint_format import sites_to_record, write_record
 from headcount.surgery.model_card import CARD, Evidence, is_own_card, model_card
 from headcount.surgery.plain_transformers import MODELING, make_portable
-from headcount.surgery.sentence_modules import (
-    MODULES,
-    copy_modules,
-    is_of_modules,
-    sentence_directory,
-    transformer_directory,
-)
+from headcount.surgery.sentence_modules import copy_modules, is_of_modules, sentence_directory
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
@@ -55,8 +50,8 @@ WEIGHT_FILES = re.compile(r".*\.safetensors|(pytorch|tf|flax)_model.*|model\.saf
 def save(
     model: PreTrainedModel,
     directory: str | Path,
-    *,
     tokenizer: Any = None,
+    *,
     max_shard_size: int | str = "5GB",
     evidence: Evidence | None = None,
 ) -> Path:
@@ -83,9 +78,13 @@ def save(
         raise HeadcountError(
             "the model has adapters (PEFT), and only they would be saved", advice="merge them into the model first"
         )
+    if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
+        raise HeadcountError(
+            f"tokenizer is a {type(tokenizer).__name__}", advice="give {tokenizer} a tokenizer or processor, loaded"
+        )
+    target = path_of(directory, "directory")
     write_record(model)
     make_portable(model)
-    target = Path(directory)
     refuse_strangers(target)
     try:
         with replaced_directory(target, lambda name: _is_outdated(target / name)) as partial:

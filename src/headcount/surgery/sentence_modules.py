@@ -16,18 +16,11 @@ from huggingface_hub.errors import HFValidationError
 
 from headcount.errors import BadCheckpoint
 from headcount.files import read_object
+from headcount.model_directory import CONFIG, MODULES, read_modules, transformer_directory, transformer_module
 from headcount.structure import came_from
 
-MODULES = "modules.json"
 SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
 COPIED = (".json", ".safetensors", ".txt", ".model", ".bin")  # of the other modules, read by nobody here
-
-
-def transformer_directory(directory: Path) -> Path:
-    """Where the transformer of a directory is: in the directory itself, or where `modules.json` puts it."""
-    if (directory / MODULES).is_file() and not (directory / "config.json").is_file():
-        return directory / _transformer(directory)["path"]
-    return directory
 
 
 def sentence_directory(model: Any) -> Path | None:
@@ -45,14 +38,14 @@ def sentence_directory(model: Any) -> Path | None:
     root = here if (here / MODULES).is_file() else here.parent
     if not (root / MODULES).is_file() or transformer_directory(root).resolve() not in (here.resolve(), root.resolve()):
         return None
-    saved = (read_object(transformer_directory(root) / "config.json", BadCheckpoint) or {}).get("architectures")
+    saved = (read_object(transformer_directory(root) / CONFIG, BadCheckpoint) or {}).get("architectures")
     return root if saved == [type(model).__name__] else None  # not a classifier that started from the transformer
 
 
 def copy_modules(source: Path, target: Path) -> None:
     """Put the modules of one directory around the transformer that was saved in another, at its top."""
-    modules = _modules(source)
-    transformer = _transformer(source)
+    modules = read_modules(source)
+    transformer = transformer_module(source)
     for module in modules:
         folder = source / module["path"]
         if module == transformer:
@@ -73,26 +66,3 @@ def copy_modules(source: Path, target: Path) -> None:
 def is_of_modules(file: Path) -> bool:
     """Whether a file or directory was put beside a transformer by sentence-transformers."""
     return file.name in (MODULES, *SETTINGS) or (file.is_dir() and file.name.partition("_")[0].isdecimal())
-
-
-def _transformer(directory: Path) -> dict[str, Any]:
-    for module in _modules(directory):
-        if module["type"].rpartition(".")[2] == "Transformer":
-            return module
-    raise BadCheckpoint(f"{directory / MODULES} names no Transformer")
-
-
-def _modules(directory: Path) -> list[dict[str, Any]]:
-    """The modules of a directory, with paths that stay inside it."""
-    file = directory / MODULES
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        raise BadCheckpoint(f"{file} is not valid JSON") from None
-    for module in content if isinstance(content, list) else [content]:
-        path = module.get("path") if isinstance(module, dict) else None
-        if not isinstance(path, str) or not isinstance(module.get("type"), str):
-            raise BadCheckpoint(f"{file} does not list modules, each with a type and a path")
-        if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise BadCheckpoint(f"{file} puts a module at {path!r}, outside of its directory")
-    return content if isinstance(content, list) else []

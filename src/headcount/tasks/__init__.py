@@ -10,8 +10,8 @@ from headcount.tasks.registry import guess_kind, load_task, refuse_unknown
 from headcount.tasks.rows import Rows
 from headcount.tasks.similarity import Embedding, Pooling, Regression
 from headcount.tasks.tagging import TokenClassification
-from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
-from headcount.tasks.text import length_limit, pad_token, texts_of, tokenized
+from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded, refuse_non_tasks
+from headcount.tasks.text import length_limit, pad_token, refuse_non_tokenizer, texts_of, tokenized
 from headcount.tasks.translation import EndAtLimit, Summarization, Translation, generator
 from headcount.tasks.without_labels import unlabeled
 
@@ -47,6 +47,8 @@ __all__ = [
     "load_task",
     "pad_token",
     "padded",
+    "refuse_non_tasks",
+    "refuse_non_tokenizer",
     "refuse_unknown",
     "texts_of",
     "tokenized",

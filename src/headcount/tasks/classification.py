@@ -30,7 +30,8 @@ class Classification(BaseTask):
     (2, [1, 0], torch.Size([1, 5]))
 
     data: whatever `Rows.of` reads. text, pair, label: columns by name or number; guessed if left out.
-    label2id: the model's, for labels that are names; without it, names are numbered in sorted order.
+    label2id: the model's, for labels that are names; without it, names are numbered in sorted order. A model that has
+        no names for its classes (LABEL_0) is refused then: nothing says which name is which.
     num_labels: how many classes the model has, if label2id does not say.
     metric: accuracy, f1 (of class 1), f1_macro, matthews or loss.
     max_length: longer texts are truncated to this many tokens, with a remark.
@@ -103,10 +104,7 @@ class Classification(BaseTask):
     def check(self, model: Any) -> list[str]:
         remarks = super().check(model)
         config = model.config
-        if getattr(config, "problem_type", None) not in (None, "single_label_classification"):
-            raise BadData(f"the model is for {config.problem_type}; expected single_label_classification")
-        if config.num_labels < 2:
-            raise BadData("the model has a single output, for regression; expected one output per class")
+        refuse_other_outputs(config)
         assert self.labels is not None
         top = max(self.labels)
         if top >= config.num_labels:
@@ -131,6 +129,14 @@ class Classification(BaseTask):
                 f"it pads with token {self.tokenizer_pad}, the model with {model_pad}"
             )
         return remarks
+
+
+def refuse_other_outputs(config: Any) -> None:
+    """Refuse a model whose outputs are not the scores of classes, one of which is right."""
+    if getattr(config, "problem_type", None) not in (None, "single_label_classification"):
+        raise BadData(f"the model is for {config.problem_type}; expected single_label_classification")
+    if getattr(config, "num_labels", 2) < 2:
+        raise BadData("the model has a single output, for regression; expected one output per class")
 
 
 def class_labels(batch: Batch) -> Tensor:

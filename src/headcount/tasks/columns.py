@@ -55,7 +55,8 @@ def find_text(rows: Rows, text: Column, pair: Column, label: str | None = None) 
     ('premise', 'hypothesis')
     """
     if text is not None:
-        return rows.name(text), None if pair is None else rows.name(pair), []
+        chosen = rows.name(text)
+        return chosen, None if pair is None else rows.name(pair), _left_out(rows, chosen) if pair is None else []
     lower = {name.strip().lower(): name for name in rows.names if name != label}
     if pair is None:
         for first, second in PAIRS:
@@ -120,7 +121,7 @@ def find_label(rows: Rows, label: Column) -> tuple[str, list[str]]:
     if label is not None:
         return rows.name(label), []
     if len(rows.names) < 2:
-        raise BadData(f"{rows.source} has only one column; expected a text and a label")
+        raise BadData(_only_one(rows, "expected a text and a label"))
     lower = {name.strip().lower(): name for name in rows.names}
     guess = next((lower[name] for name in LABELS if name in lower), None) or next(iter(rows.classes), None)
     if guess is None:
@@ -139,7 +140,7 @@ def find_translation(rows: Rows, source: Column, target: Column) -> tuple[str, s
     """
     if len(rows.names) < 2:
         raise BadData(
-            f"{rows.source} has only one column; expected a source and a target",
+            _only_one(rows, "expected a source and a target"),
             advice="pass the line-aligned file of targets as {target_data}",
         )
     chosen = [None if column is None else rows.name(column) for column in (source, target)]
@@ -156,6 +157,22 @@ def find_translation(rows: Rows, source: Column, target: Column) -> tuple[str, s
             if set(rows.names) != {"source", "target"}:
                 remarks.append(_remark(what, guess))
     return str(chosen[0]), str(chosen[1]), remarks
+
+
+def _only_one(rows: Rows, expected: str) -> str:
+    """That there is one column, and what the file's reader remarked on it."""
+    hints = [remark for remark in rows.remarks if "separated by" in remark]
+    return ". ".join([f"{rows.source} has only one column; {expected}", *hints])
+
+
+def _left_out(rows: Rows, text: str) -> list[str]:
+    """A remark if the text is one of a usual pair, and the other one is there and not used."""
+    lower = {name.strip().lower(): name for name in rows.names}
+    for pair in PAIRS:
+        if text.strip().lower() in pair and all(name in lower for name in pair):
+            other = next(name for name in pair if name != text.strip().lower())
+            return [f"only column {text!r} is read: {lower[other]!r} is left out, as no second text was named"]
+    return []
 
 
 def _remark(what: str, *names: str) -> str:

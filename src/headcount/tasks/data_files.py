@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headcount.errors import BadData, first_line
+from headcount.errors import BadData, counted, first_line
 from headcount.tasks.columns import KNOWN
 
 
@@ -35,13 +35,15 @@ def read_file(path: Path, layout: str | None = None) -> dict[str, Any]:
         return _read_json(path.name, text)
     if layout == "tags" and suffix != ".csv" and "" in [line.strip() for _, line in _lines(text)]:
         return _read_tagged(path.name, _lines(text))
-    if suffix == ".csv":
-        return _read_table(path.name, _csv_rows(path.name, text))
     lines = _lines(text)
+    hint = _separated_by_semicolons(path.name, lines)
+    if suffix == ".csv":
+        return _read_table(path.name, _csv_rows(path.name, text), hint)
     tabs = {line.count("\t") for _, line in lines[:100]}
     if suffix in (".tsv", ".tab") or (len(tabs) == 1 and tabs != {0}):
-        return _read_table(path.name, ((number, line.split("\t")) for number, line in lines if line))
-    return {"table": {"text": [line for _, line in lines]}, "unit": "line", "numbers": [n for n, _ in lines]}
+        return _read_table(path.name, ((number, line.split("\t")) for number, line in lines if line), hint)
+    table = {"text": [line for _, line in lines]}
+    return {"table": table, "unit": "line", "numbers": [n for n, _ in lines], "remarks": hint}
 
 
 def _decode(path: Path) -> str:
@@ -79,7 +81,15 @@ def _csv_rows(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
         raise BadData(f"{name}, line {start}: not valid csv: {error}") from error
 
 
-def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, Any]:
+def _separated_by_semicolons(name: str, lines: list[tuple[int, str]]) -> list[str]:
+    """A hint if every line has the same number of semicolons, as spreadsheets of some countries write them."""
+    counts = {line.count(";") for _, line in lines[:100] if line}
+    if len(counts) != 1 or counts == {0}:
+        return []
+    return [f"{name} looks separated by semicolons: if it is, save it with commas or tabs"]
+
+
+def _read_table(name: str, rows: Iterator[tuple[int, list[str]]], hint: list[str]) -> dict[str, Any]:
     numbered = list(rows)
     first = numbered[0][1]
     header = _is_header(first, [row for _, row in numbered[1:1001]])
@@ -87,7 +97,8 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
     numbered = numbered[header:]
     for line, row in numbered:
         if len(row) != len(names):
-            raise BadData(f"{name}, line {line}: {len(row)} columns; expected {len(names)}")
+            columns = f"{counted(len(row), 'column')}; expected {len(names)}"
+            raise BadData(". ".join([f"{name}, line {line}: {columns}", *hint]))
     remark = f"{name} has no header: its columns are counted from 0"
     if header:
         remark = f"the first line of {name} is read as a header"
@@ -95,7 +106,7 @@ def _read_table(name: str, rows: Iterator[tuple[int, list[str]]]) -> dict[str, A
         "table": {column: [row[i] for _, row in numbered] for i, column in enumerate(names)},
         "unit": "line",
         "numbers": [line for line, _ in numbered],
-        "remarks": [] if header and any(map(_is_known, first)) else [remark],
+        "remarks": [*([] if header and any(map(_is_known, first)) else [remark]), *(hint if len(names) == 1 else [])],
     }
 
 

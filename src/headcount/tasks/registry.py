@@ -11,35 +11,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from transformers.models.auto import modeling_auto
+from transformers.models.auto import modeling_auto as auto
 
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.structure import is_any_of, position_limit
+from headcount.tasks import metrics
 from headcount.tasks.answering import QuestionAnswering
 from headcount.tasks.choice import LikeliestEnding, MultipleChoice
-from headcount.tasks.classification import Classification
+from headcount.tasks.classification import Classification, refuse_other_outputs
 from headcount.tasks.columns import CHOICE, CHOICES, Column
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
-from headcount.tasks.metrics import (
-    ANSWERS,
-    CLASSIFICATION,
-    EMBEDDING,
-    IMAGES,
-    LANGUAGE,
-    REGRESSION,
-    SPEECH,
-    TAGS,
-    TRANSLATION,
-    UNLABELED,
-    pick,
-)
-from headcount.tasks.metrics import CHOICE as CHOICE_METRICS
 from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.similarity import Embedding, Pooling, Regression
 from headcount.tasks.tagging import TokenClassification
 from headcount.tasks.task import Metric, Task
-from headcount.tasks.text import length_limit
+from headcount.tasks.text import length_limit, refuse_non_tokenizer
 from headcount.tasks.translation import Summarization, Translation
 from headcount.tasks.without_labels import unlabeled
 
@@ -70,7 +57,8 @@ def load_task(
     kind: the name of a kind in `KINDS` ("classification", "tagging", "translation", …) or one of its aliases; None
         guesses from the model's class and, where that serves several, from the data's columns.
     tokenizer: or the processor of a model of images or sounds.
-    data, target_data: a file, a datasets.Dataset, a list of dicts, a directory, or a hub id ("id:configuration").
+    data, target_data: a file, a datasets.Dataset, a pandas.DataFrame, a list of dicts, a directory, or a hub id
+        ("id:configuration").
     limit, seed: at most this many examples, a random sample by the seed; with seed=None the first ones.
     labels: "none" compares with the model's own predictions instead (`unlabeled`), so that the data needs no labels.
     options: the task's columns by name or number, guessed if left out (text, pair and label of a classification, source
@@ -82,6 +70,7 @@ def load_task(
     if alone and model is None:
         raise HeadcountError("without labels, a model is the reference", advice="pass {model}")
     layout = None if kind is None and model is None else find_kind(kind, model).layout
+    refuse_non_tokenizer(tokenizer)
     rows = Rows.of(data, split, layout)
     chosen = find_kind(kind, model, rows.names)
     if kind is None and chosen is not find_kind(None, model):
@@ -89,7 +78,7 @@ def load_task(
     named = {name: options.pop(name) for name in COLUMNS & options.keys()}
     columns = {name: column for name, column in named.items() if column is not None}
     _refuse_unused(chosen, columns if target_data is None else {**columns, "target_data": target_data})
-    if metric is not None and not (alone and metric in UNLABELED):
+    if metric is not None and not (alone and metric in metrics.UNLABELED):
         options["metric"] = metric
     if alone and chosen.labelled:
         options["labels"] = False
@@ -100,16 +89,13 @@ def load_task(
         limits = [length_limit(tokenizer, max_length), None if model is None else position_limit(model)]
     task = chosen.build(
         Request(
-            rows.take(limit, seed),
-            tokenizer,
-            model,
-            max_length=min((n for n in limits if n is not None), default=None),
-            beams=beams,
-            seed=seed or 0,
-            columns=columns,
-            options=options,
+            rows.take(limit, seed), tokenizer, model, min((n for n in limits if n is not None), default=None),
+            beams=beams, seed=seed or 0, columns=columns, options=options,
         )
-    )
+    )  # fmt: skip
+    if beams > 1 and not (task.generates and getattr(task, "beams", beams) == beams):
+        what = f"a {chosen.name} task measured by {task.metric.name}"
+        raise BadData(f"{what} decodes nothing, so {beams} beams have no effect", advice="leave out {beams}")
     if model is not None:
         task.check(model)
     return unlabeled(task, model, metric) if alone else task
@@ -178,6 +164,12 @@ def _named_classes(task: Callable[..., Task], *also: str) -> Callable[[Request],
     return build
 
 
+def _classification(asked: Request) -> Task:
+    if asked.model is not None:
+        refuse_other_outputs(asked.model.config)  # before columns are guessed for a model that does not classify
+    return _named_classes(Classification, "max_length")(asked)
+
+
 def _answering(asked: Request) -> Task:
     usual = 384 if asked.max_length is None else min(384, asked.max_length)
     return _of(partial(QuestionAnswering, max_length=usual))(asked)
@@ -212,31 +204,31 @@ def _is_summary(names: Collection[str]) -> bool:
     return bool({"summary", "highlights", "article"} & {name.strip().lower() for name in names})
 
 
-SEQ2SEQ = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
+SEQ2SEQ = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
 # In the order in which a model's class is looked up: BART's serves both translation and masked language modelling.
 KINDS = (
     TaskKind(
         "regression",
         _of(Regression, "max_length"),
         columns=("text", "pair", "label"),
-        metrics=REGRESSION,
-        models=modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
+        metrics=metrics.REGRESSION,
+        models=auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
         suits=lambda config: config.num_labels == 1,
     ),
     TaskKind(
         "classification",
-        _named_classes(Classification, "max_length"),
+        _classification,
         columns=("text", "pair", "label"),
-        metrics=CLASSIFICATION,
-        models=modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
+        metrics=metrics.CLASSIFICATION,
+        models=auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
         aliases=("text-classification", "sequence-classification"),
     ),
     TaskKind(
         "tagging",
         _named_classes(TokenClassification, "max_length"),
         columns=("text", "label"),
-        metrics=TAGS,
-        models=modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values(),
+        metrics=metrics.TAGS,
+        models=auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values(),
         aliases=("token-classification", "ner"),
         layout="tags",
     ),
@@ -244,24 +236,24 @@ KINDS = (
         "answering",
         _answering,
         columns=("text", "pair", "label"),
-        metrics=ANSWERS,
-        models=modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values(),
+        metrics=metrics.ANSWERS,
+        models=auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values(),
         aliases=("question-answering", "qa", "squad"),
     ),
     TaskKind(
         "choice",
         _of(MultipleChoice, "max_length"),
         columns=("text", "pair", "choices", "label"),
-        metrics=CHOICE_METRICS,
-        models=modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES.values(),
+        metrics=metrics.CHOICE,
+        models=auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES.values(),
         aliases=("multiple-choice",),
     ),
     TaskKind(
         "images",
         _named_classes(ImageClassification),
         columns=("source", "label"),
-        metrics=IMAGES,
-        models=modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values(),
+        metrics=metrics.IMAGES,
+        models=auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values(),
         aliases=("image-classification",),
         layout="images",
     ),
@@ -269,8 +261,8 @@ KINDS = (
         "speech",
         _speech,
         columns=("source", "target"),
-        metrics=SPEECH,
-        models=modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values(),
+        metrics=metrics.SPEECH,
+        models=auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values(),
         aliases=("speech-recognition", "automatic-speech-recognition", "asr"),
         layout="sounds",
     ),
@@ -278,7 +270,7 @@ KINDS = (
         "translation",
         _of(Translation, "beams", "max_length"),
         columns=("source", "target", "target_data"),
-        metrics=TRANSLATION,
+        metrics=metrics.TRANSLATION,
         models=SEQ2SEQ,
         aliases=("seq2seq", "text2text"),
     ),
@@ -286,24 +278,16 @@ KINDS = (
         "summarization",
         _of(Summarization, "beams", "max_length"),
         columns=("source", "target", "target_data"),
-        metrics=TRANSLATION,
+        metrics=metrics.TRANSLATION,
         models=SEQ2SEQ,
         aliases=("summaries",),
         told_by=_is_summary,
     ),
     TaskKind(
-        "language",
-        _language,
-        columns=("text",),
-        metrics=LANGUAGE,
-        aliases=("language-modeling", "lm"),
-        labelled=False,
-    ),
-    TaskKind(
         "masked",
         lambda asked: _language(asked, masked=True),
         columns=("text",),
-        metrics=LANGUAGE,
+        metrics=metrics.LANGUAGE,
         models=LANGUAGE_MODELS["masked"],
         aliases=("masked-lm", "fill-mask"),
         labelled=False,
@@ -312,16 +296,25 @@ KINDS = (
         "causal",
         lambda asked: _language(asked, masked=False),
         columns=("text",),
-        metrics=LANGUAGE,
+        metrics=metrics.LANGUAGE,
         models=LANGUAGE_MODELS["causal"],
         aliases=("causal-lm", "text-generation"),
+        labelled=False,
+    ),
+    TaskKind(
+        "language",
+        _language,
+        columns=("text",),
+        metrics=metrics.LANGUAGE,
+        models=LANGUAGE_MODELS["masked"] | LANGUAGE_MODELS["causal"],
+        aliases=("language-modeling", "lm"),
         labelled=False,
     ),
     TaskKind(
         "endings",
         _of(LikeliestEnding, "max_length"),
         columns=("text", "pair", "choices", "label"),
-        metrics=CHOICE_METRICS,
+        metrics=metrics.CHOICE,
         models=LANGUAGE_MODELS["causal"],
         aliases=("likeliest-ending", "zero-shot"),
         told_by=_has_choices,
@@ -330,11 +323,8 @@ KINDS = (
         "embedding",
         _embedding,
         columns=("text", "pair", "label"),
-        metrics=EMBEDDING,
-        models={
-            *modeling_auto.MODEL_MAPPING_NAMES.values(),
-            *modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.values(),
-        },
+        metrics=metrics.EMBEDDING,
+        models={*auto.MODEL_MAPPING_NAMES.values(), *auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.values()},
         aliases=("embeddings", "sentence-similarity", "feature-extraction"),
     ),
 )
@@ -346,18 +336,35 @@ def find_kind(name: str | None, model: Any = None, columns: Collection[str] = ()
 
     >>> find_kind("text_classification").name
     'classification'
+
+    A class of transformers for which there is no task, or only another one, is refused: it would fail later, or give
+    numbers that mean nothing. A class of your own is trusted to fit the kind that you name.
     """
     known = {alias: kind for kind in KINDS for alias in (kind.name, *kind.aliases)}
-    if name is None:
-        name = None if model is None else guess_kind(model, columns)
-        if name is None:
-            why = "there is no model to guess it from" if model is None else f"{type(model).__name__} serves several"
+    if name is not None and not isinstance(name, str):
+        raise HeadcountError(f"the kind of task is {name!r:.60}", advice="give {kind} a name, or None to guess it")
+    written = None if name is None else name.lower().replace("_", "-")
+    if written is not None and written not in known:
+        raise HeadcountError(unknown("task", str(name), [kind.name for kind in KINDS]))
+    if model is None:
+        if written is None:
             names = ", ".join(kind.name for kind in KINDS)
-            raise HeadcountError(f"the kind of task is unknown: {why}", advice=f"pass {{kind}}, one of {names}")
-    written = name.lower().replace("_", "-")
-    if written not in known:
-        raise HeadcountError(unknown("task", name, [kind.name for kind in KINDS]))
-    return known[written]
+            raise HeadcountError("the kind of task is unknown without a model", advice=f"pass {{kind}}, one of {names}")
+        return known[written]
+    fitting, cls = kinds_of(model, columns), type(model).__name__
+    if not fitting and (written is None or type(model).__module__.startswith("transformers.")):
+        raise HeadcountError(f"headcount has no task for {cls}", advice="docs/tasks.md shows how to write one")
+    chosen = fitting[0] if written is None else known[written]
+    if fitting and chosen not in fitting:
+        names = " or ".join(kind.name for kind in fitting)
+        raise HeadcountError(f"{cls} is not made for {chosen.name}, but for {names}", advice="change {kind}")
+    return chosen
+
+
+def kinds_of(model: Any, columns: Collection[str] = ()) -> list[TaskKind]:
+    """The kinds of task that a model's class is made for, those that the data's columns tell first."""
+    possible = [kind for kind in KINDS if is_any_of(model, kind.models) and kind.suits(model.config)]
+    return sorted(possible, key=lambda kind: not kind.told_by(columns))
 
 
 def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data") -> None:
@@ -372,7 +379,7 @@ def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data") -
     kinds = KINDS if kind is None else [find_kind(kind)]
     if metric is not None and all(one.metrics for one in kinds):
         known = {name: found for one in kinds for name, found in one.metrics.items()}
-        pick(known if labels == "data" else {**known, **UNLABELED}, metric)
+        metrics.pick(known if labels == "data" else {**known, **metrics.UNLABELED}, metric)
 
 
 def guess_kind(model: Any, columns: Collection[str] = ()) -> str | None:
@@ -385,9 +392,7 @@ def guess_kind(model: Any, columns: Collection[str] = ()) -> str | None:
 
     columns: of the data, where several kinds are possible.
     """
-    possible = [kind for kind in KINDS if is_any_of(model, kind.models) and kind.suits(model.config)]
-    told = [kind for kind in possible if kind.told_by(columns)]
-    return next((kind.name for kind in (*told, *possible)), None)
+    return next((kind.name for kind in kinds_of(model, columns)), None)
 
 
 def _refuse_unused(kind: TaskKind, given: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """`Rows`: one table from whatever holds the data, with a name for the place of every row.
 
-Data is a file, a directory, a hub id, a `datasets.Dataset` or a list of dicts. Nothing from a data set is executed, and
-a directory is refused if it refers to data outside itself.
+Data is a file, a directory, a hub id, a `datasets.Dataset`, a `pandas.DataFrame` or a list of dicts. Nothing from a
+data set is executed, and a directory is refused if it refers to data outside itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import BadData, first_line, unknown
+from headcount.errors import BadData, counted, first_line, unknown
+from headcount.files import looks_like_a_file
 from headcount.tasks.columns import Column
 from headcount.tasks.data_files import read_file
 
@@ -64,14 +65,19 @@ class Rows:
             rows = _from_name(str(data), split, layout)
         elif hasattr(data, "column_names"):  # datasets, without importing it
             rows = _from_datasets(data, "data", split)
+        elif hasattr(data, "columns") and hasattr(data, "to_dict"):  # pandas, without importing it
+            rows = _from_frame(data)
         elif isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
             rows = _from_dicts(data)
         else:
-            kinds = "a file, a directory, a hub id, a datasets.Dataset or a list of dicts"
+            kinds = "a file, a directory, a hub id, a datasets.Dataset, a pandas.DataFrame or a list of dicts"
             raise BadData(f"cannot read rows from {type(data).__name__}; expected {kinds}")
         if not len(rows):
             raise BadData(f"{rows.source}{f', split {rows.split}' if rows.split else ''}: there are no rows")
         return rows
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self), 'row')} of {self.source}: {', '.join(self.names)}>"
 
     def __len__(self) -> int:
         return len(next(iter(self.table.values()), []))
@@ -156,7 +162,7 @@ def _from_name(name: str, split: str | None, layout: str | None) -> Rows:
             raise BadData(f"{name} is a directory; name one file in it, such as {path / loose[0]}")
         refuse_outside_data(path)
         return _from_datasets(_load(str(path), split), path.name, split)
-    if _looks_like_a_file(name):
+    if looks_like_a_file(name):
         raise BadData(f"there is no file {name}")
     return _from_datasets(_load(name, split), name, split)
 
@@ -188,13 +194,6 @@ class StoredFile:
         """Its content, or else the path of its file."""
         stored = self.data[self.row][self.column]
         return stored["bytes"], stored["path"]
-
-
-def _looks_like_a_file(name: str) -> bool:
-    """Whether a name means a file: a mistyped one is then reported at once, without asking the hub for it."""
-    path = Path(name)
-    in_a_folder = path.parent != Path() and path.parent.is_dir()
-    return in_a_folder or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix[1:].isalpha()
 
 
 def _load(name: str, split: str | None) -> Any:
@@ -251,6 +250,20 @@ def _from_dicts(data: Sequence[Mapping[str, Any]]) -> Rows:
             if name not in row:
                 raise BadData(f"data, example {i}: there is no {name!r}, which example 0 has")
     return Rows(_flat({str(name): [row[name] for row in data] for name in names}))
+
+
+def _from_frame(data: Any) -> Rows:
+    """A pandas.DataFrame; rows are named by its index. A missing value (nan, NA, NaT) is None."""
+    names = [str(name) for name in data.columns]
+    if len(set(names)) < len(names):
+        raise BadData(f"the data frame has two columns of the same name: {', '.join(names)}")
+    there = data.notna().to_numpy().T
+    columns = [data.iloc[:, place].tolist() for place in range(len(names))]
+    table = {
+        name: [value if known else None for value, known in zip(values, kept, strict=True)]
+        for name, values, kept in zip(names, columns, there, strict=True)
+    }
+    return Rows(_flat(table), unit="row", numbers=data.index.tolist())
 
 
 def _flat(table: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.errors import BadData
-from headcount.heads import counted
+from headcount.errors import BadData, HeadcountError, counted
 from headcount.structure import embedding_rows, position_limit
 
 
@@ -44,6 +43,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in self.inputs.items())
+        return f"<batch of {counted(len(self), 'example')}: {shapes}>"
 
     def to(self, device: torch.device | str) -> Batch:
         labels = None if self.labels is None else self.labels.to(device)
@@ -111,6 +114,14 @@ class Metric:
             return np.asarray(self.of_sums(statistics.sum(1, keepdims=True) - statistics))
         others = 1.0 - np.eye(statistics.shape[1])
         return np.stack([self.of_counts(rows, others) for rows in statistics])
+
+    def written(self, value: float, sign: bool = False) -> str:
+        """A score, or a change of it with its sign, as people write it: 0.8796 accuracy, 51.02 BLEU.
+
+        >>> Metric("bleu", lambda sums: sums[..., 0]).written(1.5, sign=True)
+        '+1.50'
+        """
+        return f"{value:{'+' if sign else ''}.{4 if self.points < 1 or self.relative else 2}f}"
 
     def facts(self) -> dict[str, Any]:
         """What every result says about its metric, so that a reader knows which direction is better.
@@ -248,6 +259,10 @@ class BaseTask:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def __repr__(self) -> str:
+        source = f" of {self.settings['data']}" if self.settings.get("data") else ""
+        return f"<{type(self).__name__}: {counted(len(self), 'example')}{source}, {self.metric.name}>"
+
     def batch(self, indices: Sequence[int]) -> Batch:
         inputs = {
             name: padded([values[i] for i in indices], self.pad if name == "input_ids" else 0)
@@ -357,6 +372,21 @@ def _replaced(before: Any, now: Any) -> Any:
         return now[0]
     left = iter(now)
     return [label if label == -100 else next(left) for label in before]
+
+
+def refuse_non_tasks(**given: Any) -> None:
+    """Refuse what is not a task, by the argument that it was given as.
+
+    >>> refuse_non_tasks(task="dev.tsv")
+    Traceback (most recent call last):
+    headcount.errors.HeadcountError: task is a str, not a task; make one with load_task and pass it as task=…
+    """
+    for name, value in given.items():
+        if not all(hasattr(value, part) for part in ("metric", "batch", "statistics", "keys")):
+            raise HeadcountError(
+                f"{name} is a {type(value).__name__}, not a task",
+                advice=f"make one with load_task and pass it as {{{name}}}",
+            )
 
 
 def padded(rows: Sequence[Any], value: int) -> Tensor:

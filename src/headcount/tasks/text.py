@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headcount.errors import BadData
+from headcount.errors import BadData, HeadcountError
 from headcount.tasks.rows import Rows
+
+
+def refuse_non_tokenizer(tokenizer: Any) -> None:
+    """Refuse what cannot turn texts into tokens, such as the name of a tokenizer."""
+    if not callable(tokenizer):
+        raise HeadcountError(
+            f"the tokenizer is {tokenizer!r:.60}, not one that is loaded",
+            advice="give {tokenizer} what AutoTokenizer.from_pretrained returns",
+        )
 
 
 def texts_of(rows: Rows, column: str) -> list[str]:
