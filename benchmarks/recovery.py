@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 
 from headcount import evaluate, load, load_task
 from headcount.engine import batches_by_length
-from headcount.stats import paired_bootstrap
+from headcount.stats import paired_test
 from headcount.training import Recovery
 from headcount.training.recovery import Recovering
 
@@ -47,7 +47,7 @@ def main() -> None:
             settings = Recovery(**{"epochs": options.epochs, "seed": options.seed, **parse(text)})
             Recovering(pruned, train, settings, whole).run(0, lambda epoch: None)
         spent, statistics = time.process_time() - started, evaluate(pruned, test).of()
-        tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+        tested = paired_test(base, statistics[None], test.metric, resamples=2000)
         theirs = F.log_softmax(wanted, -1)
         divergence = F.kl_div(F.log_softmax(predictions(pruned, test), -1), theirs, reduction="none", log_target=True)
         row = {

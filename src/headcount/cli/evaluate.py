@@ -46,7 +46,7 @@ def evaluate(
     with run_of(setup, "evaluate", model, [task], off=names) as run:
         with progress("evaluating") as bar:
             outcomes = evaluate(model, task, [(), heads] if heads else [()], run=run.directory, progress=bar)
-        low, high = interval(outcomes.of(heads), task.metric.of_sums)
+        low, high = interval(outcomes.of(heads), task.metric)
         result: dict[str, Any] = {
             "model": setup.model,
             **task.metric.facts(),

@@ -112,11 +112,51 @@ def chrf(sums: np.ndarray) -> np.ndarray:
     return 100 * _ratio(5 * precision * recall, 4 * precision + recall)
 
 
+def right_or_wrong(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of accuracy: an example of mean size, all right and all wrong.
+
+    >>> right_or_wrong(np.array([[4.0, 3.0, 0.9], [2.0, 2.0, 0.1]]))[0].tolist()
+    [[3.0, 3.0, 0.0], [3.0, 0.0, 0.0]]
+    """
+    size = statistics[:, 0].mean()
+    extremes = np.zeros((1, 2, statistics.shape[1]))
+    extremes[0, :, 0], extremes[0, 0, 1] = size, size
+    return extremes
+
+
+def one_of_each_class(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of F1 and Matthews: an example of each class, right, and mistaken for the most predicted other class."""
+    _, predicted, _ = _per_class(statistics.sum(0))
+    classes = len(predicted)
+    extremes = np.zeros((classes, 2, statistics.shape[1]))
+    extremes[..., 0] = 1
+    for true in range(classes):
+        others = np.where(np.arange(classes) == true, -1, predicted)
+        for place, guess in enumerate((true, int(others.argmax()))):
+            extremes[true, place, [3 + true, 3 + classes + guess]] = 1
+            extremes[true, place, [1, 3 + 2 * classes + true]] = guess == true
+    return extremes
+
+
+def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of BLEU: a text as long as the mean reference, with every n-gram right, and with none."""
+    length = statistics[:, 1].mean()
+    total = np.maximum(length - np.arange(4), 0)
+    return np.stack([np.concatenate([[length, length], correct, total]) for correct in (total, 0 * total)])[None]
+
+
+def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of chrF: a text as long as the mean reference, with every n-gram right, and with none."""
+    reference = statistics[:, 1::3].mean(0)  # (6,)
+    matched = (reference, 0 * reference)
+    return np.stack([np.stack([reference, reference, one], axis=1).ravel() for one in matched])[None]
+
+
 CLASSIFICATION = {
-    "accuracy": Metric("accuracy", accuracy, points=0.01),
-    "f1": Metric("f1", f1, points=0.01),
-    "f1_macro": Metric("f1_macro", f1_macro, points=0.01),
-    "matthews": Metric("matthews", matthews, points=0.01),
+    "accuracy": Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
+    "f1": Metric("f1", f1, points=0.01, extremes=one_of_each_class),
+    "f1_macro": Metric("f1_macro", f1_macro, points=0.01, extremes=one_of_each_class),
+    "matthews": Metric("matthews", matthews, points=0.01, extremes=one_of_each_class),
     "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
 }
 LANGUAGE = {
@@ -125,9 +165,9 @@ LANGUAGE = {
     "accuracy": CLASSIFICATION["accuracy"],
 }
 TRANSLATION = {
-    "bleu": Metric("bleu", bleu),
-    "chrf": Metric("chrf", chrf),
-    "exact_match": Metric("exact_match", accuracy, points=0.01),
+    "bleu": Metric("bleu", bleu, extremes=ngrams_all_or_none),
+    "chrf": Metric("chrf", chrf, extremes=characters_all_or_none),
+    "exact_match": Metric("exact_match", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "perplexity": LANGUAGE["perplexity"],
     "loss": LANGUAGE["loss"],
 }

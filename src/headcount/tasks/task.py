@@ -67,6 +67,10 @@ class Metric:
     of_sums: (..., S) summed statistics -> (...) metric, for any leading dimensions at once.
     points: the size of one point: 0.01 for accuracy, 1 for BLEU.
     relative: points are shares of the whole model's value (perplexity, loss): 0.01 is one percent of it.
+    proportion: the first two statistics are how many and how many of them are right. Where that is one outcome per
+        example, 0 or 1, intervals and tests are exact ones for shares.
+    extremes: for intervals of any other metric: from statistics (N, S) to imagined examples (K, 2, S) of K kinds, each
+        as it raises the score most, and lowers it most. Without it, examples that were seen take their place.
     signature: how exactly the metric was computed, for example sacrebleu's signature.
     """
 
@@ -76,6 +80,12 @@ class Metric:
     points: float = 1.0
     relative: bool = False
     signature: str = ""
+    proportion: bool = False
+    extremes: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def of(self, statistics: np.ndarray) -> np.ndarray:
+        """The metric of all examples: (..., N, S) to (...)"""
+        return np.asarray(self.of_sums(statistics.sum(-2)))
 
     def facts(self) -> dict[str, Any]:
         """What every result says about its metric, so that a reader knows which direction is better.
