@@ -187,11 +187,51 @@ def _mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda sums: _ratio(sums[..., column], sums[..., 0])
 
 
+def right_or_wrong(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of accuracy: an example of mean size, all right and all wrong.
+
+    >>> right_or_wrong(np.array([[4.0, 3.0, 0.9], [2.0, 2.0, 0.1]]))[0].tolist()
+    [[3.0, 3.0, 0.0], [3.0, 0.0, 0.0]]
+    """
+    size = statistics[:, 0].mean()
+    extremes = np.zeros((1, 2, statistics.shape[1]))
+    extremes[0, :, 0], extremes[0, 0, 1] = size, size
+    return extremes
+
+
+def one_of_each_class(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of F1 and Matthews: an example of each class, right, and mistaken for the most predicted other class."""
+    _, predicted, _ = _per_class(statistics.sum(0))
+    classes = len(predicted)
+    extremes = np.zeros((classes, 2, statistics.shape[1]))
+    extremes[..., 0] = 1
+    for true in range(classes):
+        others = np.where(np.arange(classes) == true, -1, predicted)
+        for place, guess in enumerate((true, int(others.argmax()))):
+            extremes[true, place, [3 + true, 3 + classes + guess]] = 1
+            extremes[true, place, [1, 3 + 2 * classes + true]] = guess == true
+    return extremes
+
+
+def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of BLEU: a text as long as the mean reference, with every n-gram right, and with none."""
+    length = statistics[:, 1].mean()
+    total = np.maximum(length - np.arange(4), 0)
+    return np.stack([np.concatenate([[length, length], correct, total]) for correct in (total, 0 * total)])[None]
+
+
+def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of chrF: a text as long as the mean reference, with every n-gram right, and with none."""
+    reference = statistics[:, 1::3].mean(0)  # (6,)
+    matched = (reference, 0 * reference)
+    return np.stack([np.stack([reference, reference, one], axis=1).ravel() for one in matched])[None]
+
+
 CLASSIFICATION = {
-    "accuracy": Metric("accuracy", accuracy, points=0.01),
-    "f1": Metric("f1", f1, points=0.01),
-    "f1_macro": Metric("f1_macro", f1_macro, points=0.01),
-    "matthews": Metric("matthews", matthews, points=0.01),
+    "accuracy": Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
+    "f1": Metric("f1", f1, points=0.01, extremes=one_of_each_class),
+    "f1_macro": Metric("f1_macro", f1_macro, points=0.01, extremes=one_of_each_class),
+    "matthews": Metric("matthews", matthews, points=0.01, extremes=one_of_each_class),
     "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
 }
 CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss")}
@@ -203,7 +243,7 @@ IMAGES = {
 TAGS = {"f1": Metric("f1", entity_f1, points=0.01), **CHOICE}
 ANSWERS = {
     "f1": Metric("f1", _mean(2), points=0.01),
-    "exact_match": Metric("exact_match", accuracy, points=0.01),
+    "exact_match": Metric("exact_match", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "loss": Metric("loss", _mean(3), higher_is_better=False, points=0.01, relative=True),
 }
 REGRESSION = {
@@ -222,12 +262,12 @@ LANGUAGE = {
     "accuracy": CLASSIFICATION["accuracy"],
 }
 TRANSLATION = {
-    "bleu": Metric("bleu", bleu),
-    "chrf": Metric("chrf", chrf),
+    "bleu": Metric("bleu", bleu, extremes=ngrams_all_or_none),
+    "chrf": Metric("chrf", chrf, extremes=characters_all_or_none),
     "rouge1": Metric("rouge1", _mean(1), points=0.01),
     "rouge2": Metric("rouge2", _mean(2), points=0.01),
     "rougeL": Metric("rougeL", _mean(3), points=0.01),
-    "exact_match": Metric("exact_match", accuracy, points=0.01),
+    "exact_match": ANSWERS["exact_match"],
     "perplexity": LANGUAGE["perplexity"],
     "loss": LANGUAGE["loss"],
 }
@@ -237,7 +277,7 @@ SPEECH = {
     **{name: TRANSLATION[name] for name in ("exact_match", "perplexity", "loss")},
 }
 UNLABELED = {
-    "agreement": Metric("agreement", accuracy, points=0.01),
+    "agreement": Metric("agreement", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "cosine": Metric("cosine", accuracy, points=0.01),
     "divergence": Metric("divergence", loss, higher_is_better=False, points=0.01),
 }

@@ -75,6 +75,10 @@ class Metric:
         -> (R,) metric. A bootstrap resample is such a row of counts.
     points: the size of one point: 0.01 for accuracy, 1 for BLEU.
     relative: points are shares of the whole model's value (perplexity, loss): 0.01 is one percent of it.
+    proportion: the first two statistics are how many and how many of them are right. Where that is one outcome per
+        example, 0 or 1, intervals and tests are exact ones for shares.
+    extremes: for intervals of any other metric: from statistics (N, S) to imagined examples (K, 2, S) of K kinds, each
+        as it raises the score most, and lowers it most. Without it, examples that were seen take their place.
     signature: how exactly the metric was computed, for example sacrebleu's signature.
     """
 
@@ -85,6 +89,8 @@ class Metric:
     relative: bool = False
     signature: str = ""
     of_rows: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    proportion: bool = False
+    extremes: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         if (self.of_sums is None) == (self.of_rows is None):
