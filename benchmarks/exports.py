@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from headcount import evaluate, export_onnx, load, load_task, open_onnx, prune, save
 from headcount.bench import interleaved
 from headcount.bench.timing import median, repeated
-from headcount.stats import noninferior, paired_bootstrap
+from headcount.stats import noninferior, paired_test
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 EXAMPLES = 32
@@ -76,7 +76,7 @@ def measured(steps: dict[str, tuple[Any, int]], test: Any, rounds: int) -> list[
     outcomes = [evaluate(model, test).of() for model, _ in steps.values()]
     metric, rows = test.metric, []
     for number, (name, (_, size)) in enumerate(steps.items()):
-        tested = paired_bootstrap(outcomes[0], outcomes[number][None], metric.of_sums, resamples=2000)
+        tested = paired_test(outcomes[0], outcomes[number][None], metric, resamples=2000)
         verdict = noninferior(outcomes[0], outcomes[number], metric.of_sums, 0.01 * arguments().max_drop)
         rows.append({
             "step": name, "size": size / 1e6, "speed": EXAMPLES / median(seconds[number]).value,

@@ -32,7 +32,7 @@ from headcount.gates.hard_concrete import HardConcrete
 from headcount.pruning import Pruning
 from headcount.pruning.search import CutSearch
 from headcount.pruning.unit_costs import flops_of
-from headcount.stats import paired_bootstrap
+from headcount.stats import paired_test
 from headcount.training import Training, fit
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
@@ -73,7 +73,7 @@ def compare(model: Any, train: Any, test: Any, settings: Gating, wanted: list[in
 
     def tell(way: str, left: int, smaller: Any, trained: int, **more: float) -> None:
         statistics = evaluate(smaller.eval(), test).of()
-        tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+        tested = paired_test(base, statistics[None], test.metric, resamples=2000)
         results.append({
             "way": way, "left": left, "bleu": float(test.metric.of_sums(statistics.sum(0))), "epochs": trained,
             "change": float(tested.change[0]), "low": float(tested.low[0]), "high": float(tested.high[0]),
@@ -120,7 +120,7 @@ def compare_flops(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     def tell(way: str, smaller: Any, trained: int, **more: float) -> None:
         statistics = evaluate(smaller.eval(), test).of()
-        tested = paired_bootstrap(base, statistics[None], test.metric.of_sums, resamples=2000)
+        tested = paired_test(base, statistics[None], test.metric, resamples=2000)
         results.append({
             "way": way, "flops": flops_of(smaller, test) / whole, "epochs": trained,
             "score": float(test.metric.of_sums(statistics.sum(0))), "change": float(tested.change[0]),

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 from headcount import evaluate, load, load_task
 from headcount.engine import batches_by_length
-from headcount.stats import paired_bootstrap
+from headcount.stats import paired_test
 from headcount.training import Recovery
 from headcount.training.recovery import Recovering
 
@@ -80,7 +80,7 @@ class Judge:
 
     def __call__(self, pruned: Any) -> dict[str, float]:
         statistics, of_sums = evaluate(pruned, self.task).of(), self.task.metric.of_sums
-        tested = paired_bootstrap(self.base, statistics[None], of_sums, resamples=2000)
+        tested = paired_test(self.base, statistics[None], self.task.metric, resamples=2000)
         ours, theirs = (F.log_softmax(logits, -1) for logits in (predictions(pruned, self.task), self.wanted))
         divergence = F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
         return {

@@ -32,7 +32,7 @@ from headcount.pruning.calibration import Calibration
 from headcount.pruning.cut_size import Budget, largest_within
 from headcount.pruning.search import CutSearch
 from headcount.scoring import head_gradients, importance
-from headcount.stats import paired_bootstrap
+from headcount.stats import paired_test
 from headcount.structure import anatomy
 from headcount.surgery import remove
 
@@ -173,7 +173,7 @@ def promises(result: dict[str, Any], points: float, splits: int, caution: float)
             base = result["whole"][select]
             budget = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
             cut = np.stack([result["path"][share][select] for share in shares])
-            test = paired_bootstrap(base, cut, metric.of_sums, resamples=200)
+            test = paired_test(base, cut, metric, resamples=200)
             drops = -test.change if metric.higher_is_better else test.change
             errors = ((test.high - test.low) / 3.92).tolist()
             best = largest_within(drops.tolist(), errors, budget.allowed, caution)
@@ -183,7 +183,7 @@ def promises(result: dict[str, Any], points: float, splits: int, caution: float)
             removed.append(shares[best])
             base, after = result["whole"][held_out], result["path"][shares[best]][held_out]
             limit = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
-            tested = paired_bootstrap(base, after[None], metric.of_sums, resamples=500)
+            tested = paired_test(base, after[None], metric, resamples=500)
             kept += int(limit.drop(float(metric.of_sums(after.sum(0)))) <= limit.allowed)
             worst = -tested.high[0] if metric.higher_is_better else tested.low[0]
             broken += int(worst > limit.allowed)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from scipy import stats as scipy_stats
 
-from headcount.stats import paired_bootstrap
+from headcount.stats import paired_test
 from headcount.tasks import Metric
 
 RESAMPLES = 10_000
@@ -57,7 +57,7 @@ def difference(
     sign = 1.0 if metric.higher_is_better else -1.0
     before, after = (np.concatenate(each, axis=1) for each in (theirs, ours))  # (N, speeds * S)
     of_sums = partial(_mean_score, metric=metric, speeds=len(ours), scale=sign / points)
-    test = paired_bootstrap(before, after[None], of_sums, resamples=resamples)
+    test = paired_test(before, after[None], of_sums, resamples=resamples)
     return Difference(*(float(value[0]) for value in (test.change, test.low, test.high, test.p)))
 
 

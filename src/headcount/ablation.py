@@ -17,7 +17,7 @@ from headcount.errors import HeadcountError, counted, unknown
 from headcount.evaluation import Mask, Outcomes, evaluate
 from headcount.heads import Head
 from headcount.runs import RunDirectory, model_signature, open_run
-from headcount.stats import SEED, Correlation, corrected, correlation, mcnemar_exact, paired_bootstrap, paired_t
+from headcount.stats import MCNEMAR, SEED, Correlation, corrected, correlation, paired_t, paired_test
 from headcount.structure import Anatomy, AttentionSite, anatomy
 from headcount.tasks import Metric, Task, refuse_non_tasks
 
@@ -283,8 +283,8 @@ class Comparison:
 class Effects:
     """The change under each mask with its tests, (M,) arrays.
 
-    `p` is the exact McNemar test for accuracy and the paired bootstrap for every other metric; `p_holm` and `p_bh` are
-    corrected for testing many heads. `p_t` is M19's paired t-test (accuracy only), for comparison.
+    `p` is the exact McNemar test for accuracy and exact match, and the paired bootstrap for every other metric;
+    `p_holm` and `p_bh` are corrected for testing many heads. `p_t` is M19's paired t-test, beside McNemar's.
     """
 
     score: np.ndarray
@@ -320,20 +320,17 @@ def paired_effects(
     seed: int = SEED,
 ) -> Effects:
     """Test statistics (M, N, S) against those (N, S) of the whole model on the same examples."""
-    tested = paired_bootstrap(base, masked, metric, resamples=resamples, alpha=alpha, seed=seed)
-    p, p_t, test = tested.p, None, "paired bootstrap"
-    if metric.name == "accuracy" and bool((base[:, 0] == 1).all()):  # right or wrong, once per example
-        p, p_t, test = mcnemar_exact(base[:, 1], masked[..., 1]), paired_t(base[:, 1], masked[..., 1]), "exact McNemar"
+    tested = paired_test(base, masked, metric, resamples=resamples, alpha=alpha, seed=seed)
     return Effects(
         score=metric.of(masked),
         change=tested.change,
         low=tested.low,
         high=tested.high,
-        p=p,
-        p_holm=corrected(p, "holm"),
-        p_bh=corrected(p, "bh"),
-        p_t=p_t,
-        test=test,
+        p=tested.p,
+        p_holm=corrected(tested.p, "holm"),
+        p_bh=corrected(tested.p, "bh"),
+        p_t=paired_t(base[:, 1], masked[..., 1]) if tested.test == MCNEMAR else None,
+        test=tested.test,
         resamples=tested.resamples,
     )
 

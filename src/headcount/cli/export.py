@@ -96,13 +96,13 @@ def _measured(model: Any, file: Path, task: Any) -> dict[str, Any]:
     from headcount.cli.console import progress
     from headcount.evaluation import evaluate
     from headcount.export import open_onnx
-    from headcount.stats import paired_bootstrap
+    from headcount.stats import paired_test
 
     exported = open_onnx(file)
     with progress("measuring") as bar:
         before = evaluate(model, task, progress=lambda share: bar(share / 2))
         after = evaluate(exported, task, progress=lambda share: bar(0.5 + share / 2))
-    test = paired_bootstrap(before.of(), after.of()[None], task.metric)
+    test = paired_test(before.of(), after.of()[None], task.metric)
     size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     return {
         **task.metric.facts(),

@@ -19,7 +19,7 @@ from headcount.gates.hard_concrete import HardConcrete
 from headcount.heads import Head
 from headcount.pruning import hold_out
 from headcount.runs import RunDirectory, model_signature, open_run, versions
-from headcount.stats import paired_bootstrap
+from headcount.stats import change_bounds
 from headcount.structure import anatomy, device_of
 from headcount.surgery import remove, save
 from headcount.tasks import Task, refuse_non_tasks
@@ -230,7 +230,8 @@ def _measure(
     went_back_to: int | None,
 ) -> GateStage:
     statistics = evaluate(smaller, test).of()
-    tested = paired_bootstrap(base, statistics[None], test.metric, resamples=2000)
+    low, high = change_bounds(base, statistics[None], test.metric)
+    score, before = (float(test.metric.of(one)) for one in (statistics, base))
     training, units, goal = path.training, path.units, path.goal
     gone = set(removed)
     left = [head for head in units.heads if head not in gone]
@@ -241,10 +242,10 @@ def _measure(
         left=len(left),
         of=len(units.heads),
         left_by_site={site.name: len(site.kept) for site in anatomy(smaller, units.masks).sites},
-        score=float(test.metric.of(statistics)),
-        change=float(tested.change[0]),
-        low=float(tested.low[0]),
-        high=float(tested.high[0]),
+        score=score,
+        change=score - before,
+        low=float(low[0]),
+        high=float(high[0]),
         decided=training.gates.decided(),
         units=" and ".join(units.masks),
         flops=goal.flops,

@@ -19,7 +19,7 @@ from headcount.pruning.search_methods import counts, removable
 from headcount.pruning.splits import resolve_overlap
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import Scores, importance
-from headcount.stats import interval, paired_bootstrap
+from headcount.stats import change_bounds, interval
 from headcount.structure import anatomy
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task, digest, refuse_non_tasks
@@ -222,7 +222,8 @@ def make_point(
     metric: Metric, base: np.ndarray, statistics: np.ndarray, removed: Sequence[Head], pruned: float
 ) -> Point:
     """A point of a curve from the statistics (N, S) of the unpruned and of the pruned model."""
-    test = paired_bootstrap(base, statistics[None], metric, resamples=1000)
+    # Without a cut it is the same model, on any data.
+    change_low, change_high = change_bounds(base, statistics[None], metric) if removed else ([0.0], [0.0])
     low, high = interval(statistics, metric)
     score, whole = float(metric.of(statistics)), float(metric.of(base))
     return Point(
@@ -231,9 +232,9 @@ def make_point(
         score=score,
         low=low,
         high=high,
-        change=float(test.change[0]),
-        change_low=float(test.low[0]),
-        change_high=float(test.high[0]),
+        change=score - whole,
+        change_low=float(change_low[0]),
+        change_high=float(change_high[0]),
         relative=score / whole if whole else float("nan"),
         statistics=statistics,
     )

@@ -16,7 +16,7 @@ from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import refuse_headless, split_data
 from headcount.pruning.unit_costs import cost_table, flops_of
 from headcount.runs import RunDirectory, model_signature, open_run, versions
-from headcount.stats import noninferior, paired_bootstrap
+from headcount.stats import change_bounds, noninferior
 from headcount.structure import cache_bytes, whole_anatomy
 from headcount.tasks import Task, refuse_non_tasks
 from headcount.training import recover
@@ -123,14 +123,14 @@ def _test(whole: Any, smaller: Any, task: Task, settings: Pruning) -> dict[str, 
     base, after = evaluate(whole, task).of(), evaluate(smaller, task).of()
     score = float(metric.of(base))
     budget = Budget.of(metric, VERDICT_POINTS if settings.max_drop is None else settings.max_drop, score)
-    tested = paired_bootstrap(base, after[None], metric, resamples=2000)
+    low, high = change_bounds(base, after[None], metric)
     verdict = noninferior(base, after, metric, budget.allowed, higher_is_better=metric.higher_is_better)
     return {
         "before": score,
         "after": float(metric.of(after)),
-        "change": float(tested.change[0]),
-        "low": float(tested.low[0]),
-        "high": float(tested.high[0]),
+        "change": verdict.change,
+        "low": float(low[0]),
+        "high": float(high[0]),
         "max_drop": budget.points,
         "verdict": verdict,
         "test_n": len(task),

@@ -52,8 +52,9 @@ AVAILABLE = {
 }
 FOOTER = (
     "Heads are written kind.layer.index, counted from 0. A change is the metric with heads ablated or removed minus "
-    "the metric of the whole model on the same examples. Intervals are 95% bootstrap intervals. The methods are those "
-    "of Michel, Levy and Neubig (2019, arXiv:1905.10650) and Voita et al. (2019, arXiv:1905.09418)."
+    "the metric of the whole model on the same examples. Intervals have 95% confidence: exact and score intervals "
+    "where outcomes are right or wrong, bootstrap intervals otherwise. The methods are those of Michel, Levy and "
+    "Neubig (2019, arXiv:1905.10650) and Voita et al. (2019, arXiv:1905.09418)."
 )
 
 

@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.heads import Head, Span, format_ranges, format_units, parse_heads, parse_ranges, parse_units
-from headcount.stats import paired_bootstrap
+from headcount.stats import change_bounds
 
 PAIRS = 20  # of disjoint samples, for each size in `convergence`
 MOST = 1_000_000  # the highest index of a neuron that a file may name; real sites have fewer
@@ -109,14 +109,9 @@ class Scores:
     def intervals(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """The lower and the upper end of each raw score's bootstrap interval, (units,) each."""
         rows = self.values.astype(np.float64)
-        test = paired_bootstrap(
-            np.zeros((len(rows), 1)),
-            rows.T[..., None],
-            lambda sums: sums[..., 0] / len(rows),
-            resamples=1000,
-            level=level,
-        )
-        return test.low, test.high
+        counted = np.stack([np.ones_like(rows.T), rows.T], axis=-1)  # (units, rows, 2)
+        none = np.stack([np.ones(len(rows)), np.zeros(len(rows))], axis=-1)
+        return change_bounds(none, counted, lambda sums: sums[..., 1] / sums[..., 0], (1 - level) / 2, resamples=1000)
 
     def convergence(self, target: float = 0.95, seed: int = 0) -> Convergence:
         """How many rows two independent estimates need to agree on the order of the units."""

@@ -4,21 +4,37 @@ Everywhere, N is the number of examples, S of statistics per example, M of masks
 function from summed statistics (..., S) to scores (...), or an object like `tasks.Metric`.
 """
 
-from headcount.stats.bootstrap import SEED, Test, interval, paired_bootstrap, resamples_needed
-from headcount.stats.noninferiority import NonInferiority, noninferior
-from headcount.stats.tests import Correlation, corrected, correlation, mcnemar_exact, paired_t
+from headcount.stats.bootstrap import SEED, resamples_needed
+from headcount.stats.intervals import change_bounds, interval
+from headcount.stats.noninferiority import NonInferiority, about, at_most, noninferior
+from headcount.stats.proportions import unseen_share
+from headcount.stats.tests import (
+    MCNEMAR,
+    Correlation,
+    Test,
+    corrected,
+    correlation,
+    mcnemar_exact,
+    paired_t,
+    paired_test,
+)
 
 __all__ = [
+    "MCNEMAR",
     "SEED",
     "Correlation",
     "NonInferiority",
     "Test",
+    "about",
+    "at_most",
+    "change_bounds",
     "corrected",
     "correlation",
     "interval",
     "mcnemar_exact",
     "noninferior",
-    "paired_bootstrap",
     "paired_t",
+    "paired_test",
     "resamples_needed",
+    "unseen_share",
 ]

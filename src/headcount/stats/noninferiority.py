@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats as scipy_stats
 
-from headcount.stats.bootstrap import SEED, AnyMetric, resampled, score
+from headcount.stats.bootstrap import SEED, AnyMetric, score
+from headcount.stats.intervals import RESAMPLES, are_outcomes, change_bounds
+
+TIE = 1e-9  # as a share of the limit: closer than that, a value and its limit are the same number, rounded differently
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,9 @@ class NonInferiority:
     """Whether the data show that a change is at most `margin` for the worse.
 
     change: observed, in the metric's own sign. bound: its one-sided confidence bound on the worse side.
-    shown: the bound is within the margin.
-    examples_needed: about how many examples would show it if the change stays the same; None if no number would.
+    shown: the bound is within the margin, or equal to it.
+    examples_needed: about how many examples would show it if the change stays the same, to two digits; None if no
+        number would.
     """
 
     shown: bool
@@ -35,7 +39,7 @@ def noninferior(
     *,
     higher_is_better: bool = True,
     level: float = 0.95,
-    resamples: int = 2000,
+    resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> NonInferiority:
     """Test at this confidence level whether the masked (or pruned) model is at most `margin` worse than the base.
@@ -44,7 +48,7 @@ def noninferior(
     >>> base = np.stack([np.ones(200), right], axis=1)
     >>> masked = base.copy()
     >>> masked[:2, 1] = 0  # two more mistakes in 200
-    >>> result = noninferior(base, masked, lambda s: s[..., 1] / s[..., 0], margin=0.03)
+    >>> result = noninferior(base, masked, lambda s: s[..., 1] / s[..., 0], margin=0.05)
     >>> result.shown, round(result.change, 3)
     (True, -0.01)
 
@@ -53,26 +57,43 @@ def noninferior(
     base, masked = np.asarray(base, float), np.asarray(masked, float)
     if margin < 0:
         raise ValueError(f"expected a margin of 0 or more, not {margin}")
+    ends = change_bounds(base, masked[None], metric, 1 - level, resamples=resamples, seed=seed)
+    bound = float(ends[0 if higher_is_better else 1][0])
     sign = 1.0 if higher_is_better else -1.0
-    scores = resampled(np.stack([base, masked]), metric, resamples, seed)  # (R, 2)
-    changes = sign * (scores[:, 1] - scores[:, 0])  # (R,), negative is worse
-    change = float(sign * (score(masked, metric) - score(base, metric)))
-    bound = float(np.quantile(changes, 1 - level))
-    return NonInferiority(
-        shown=bound > -margin,
-        change=sign * change,
-        bound=sign * bound,
-        margin=margin,
-        examples_needed=_examples_needed(len(base), float(changes.std()), change + margin, level),
-    )
+    change = float(score(masked, metric) - score(base, metric))
+    room = sign * change + margin
+    if room <= 0:
+        needed = None
+    elif are_outcomes(base, metric) and (masked[:, 1] == base[:, 1]).all():  # the rule of three
+        needed = 1 if room >= 1 else about(math.log(1 - level) / math.log(1 - room))
+    else:
+        needed = _examples_needed(len(base), sign * (change - bound), room, level)
+    return NonInferiority(at_most(-sign * bound, margin), change, bound, margin, needed)
 
 
-def _examples_needed(n: int, spread: float, room: float, level: float, power: float = 0.8) -> int | None:
+def at_most(value: float, limit: float) -> bool:
+    """Whether value <= limit, where a tie is within the limit however it was rounded.
+
+    >>> 0.8 - 0.795 <= 0.005, at_most(0.8 - 0.795, 0.005), at_most(0.00501, 0.005)
+    (False, True, False)
+    """
+    return bool(value <= limit + TIE * max(abs(limit), TIE))
+
+
+def about(number: float) -> int:
+    """A number of examples to the two digits that such a guess carries, rounded up.
+
+    >>> about(33_574), about(7.2)
+    (34000, 8)
+    """
+    step = 10 ** max(0, math.floor(math.log10(max(1.0, number))) - 1)
+    return max(1, math.ceil(round(number / step, 6)) * step)
+
+
+def _examples_needed(n: int, distance: float, room: float, level: float, power: float = 0.8) -> int:
     """How many examples a one-sided test at this level needs for this power, by the normal approximation.
 
-    The spread of the change shrinks with the root of n; `room` is the distance of the change from the margin.
+    The distance of the bound from the change shrinks with the root of n; `room` is that of the change from the margin.
     """
-    if room <= 0:
-        return None
-    quantiles = scipy_stats.norm.ppf(level) + scipy_stats.norm.ppf(power)
-    return max(1, math.ceil(n * (quantiles * spread / room) ** 2))
+    one, other = scipy_stats.norm.ppf([level, power])
+    return about(n * ((one + other) / one * distance / room) ** 2)

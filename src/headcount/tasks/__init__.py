@@ -5,12 +5,13 @@ from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import Column, find_label, find_text, find_translation
 from headcount.tasks.language import LanguageModeling
+from headcount.tasks.metrics import Metric
 from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.registry import guess_kind, load_task, refuse_unknown
 from headcount.tasks.rows import Rows
 from headcount.tasks.similarity import Embedding, Pooling, Regression
 from headcount.tasks.tagging import TokenClassification
-from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded, refuse_non_tasks
+from headcount.tasks.task import BaseTask, Batch, DraftingTask, Task, digest, padded, refuse_non_tasks
 from headcount.tasks.text import length_limit, pad_token, refuse_non_tokenizer, texts_of, tokenized
 from headcount.tasks.translation import EndAtLimit, Summarization, Translation, generator
 from headcount.tasks.without_labels import unlabeled

@@ -14,12 +14,94 @@ A metric of rows takes rows (N, S) and counts (R, N), how often each row counts,
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from headcount.errors import BadData, unknown
-from headcount.tasks.task import Metric
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score computed from the statistics of all examples: from their sum, or from their rows.
+
+    >>> accuracy = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0], points=0.01)
+    >>> float(accuracy.of(np.array([[1.0, 1.0], [1.0, 0.0]])))
+    0.5
+    >>> largest = Metric("largest", of_rows=lambda rows, counts: np.where(counts > 0, rows[:, 0], -np.inf).max(1))
+    >>> largest.of_counts(np.array([[3.0], [7.0]]), np.array([[1, 1], [2, 0]])).tolist()
+    [7.0, 3.0]
+
+    of_sums: (..., S) summed statistics -> (...) metric, for any leading dimensions at once.
+    of_rows: for a metric that is not a function of sums: (N, S) statistics and (R, N) how often each example counts
+        -> (R,) metric. A bootstrap resample is such a row of counts.
+    points: the size of one point: 0.01 for accuracy, 1 for BLEU.
+    relative: points are shares of the whole model's value (perplexity, loss): 0.01 is one percent of it.
+    proportion: the first two statistics are how many and how many of them are right. Where that is one outcome per
+        example, 0 or 1, intervals and tests are exact ones for shares.
+    extremes: for intervals of any other metric: from statistics (N, S) to imagined examples (K, 2, S) of K kinds, each
+        as it raises the score most, and lowers it most. Without it, examples that were seen take their place.
+    signature: how exactly the metric was computed, for example sacrebleu's signature.
+    """
+
+    name: str
+    of_sums: Callable[[np.ndarray], np.ndarray] | None = None
+    higher_is_better: bool = True
+    points: float = 1.0
+    relative: bool = False
+    signature: str = ""
+    of_rows: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    proportion: bool = False
+    extremes: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.of_sums is None) == (self.of_rows is None):
+            raise ValueError(f"the metric {self.name} must be a function of sums or of rows, not of both or neither")
+
+    def of(self, statistics: np.ndarray) -> np.ndarray:
+        """The metric of all examples: (..., N, S) to (...)"""
+        if self.of_sums is not None:
+            return np.asarray(self.of_sums(statistics.sum(-2)))
+        flat = statistics.reshape(-1, *statistics.shape[-2:])
+        once = np.ones((1, statistics.shape[-2]))
+        return np.array([self.of_counts(rows, once)[0] for rows in flat]).reshape(statistics.shape[:-2])
+
+    def of_counts(self, statistics: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The metric where each example counts as often as a row says: (N, S) and (R, N) to (R,)"""
+        if self.of_rows is not None:
+            return np.asarray(self.of_rows(statistics, counts))
+        assert self.of_sums is not None
+        return np.asarray(self.of_sums(counts @ statistics))
+
+    def without_each(self, statistics: np.ndarray) -> np.ndarray:
+        """The metric with each example left out in turn: (M, N, S) to (M, N)"""
+        if self.of_sums is not None:
+            return np.asarray(self.of_sums(statistics.sum(1, keepdims=True) - statistics))
+        others = 1.0 - np.eye(statistics.shape[1])
+        return np.stack([self.of_counts(rows, others) for rows in statistics])
+
+    def written(self, value: float, sign: bool = False) -> str:
+        """A score, or a change of it with its sign, as people write it: 0.8796 accuracy, 51.02 BLEU.
+
+        >>> Metric("bleu", lambda sums: sums[..., 0]).written(1.5, sign=True)
+        '+1.50'
+        """
+        return f"{value:{'+' if sign else ''}.{4 if self.points < 1 or self.relative else 2}f}"
+
+    def facts(self) -> dict[str, Any]:
+        """What every result says about its metric, so that a reader knows which direction is better.
+
+        >>> Metric("loss", lambda sums: sums[..., 0], higher_is_better=False, relative=True).facts()
+        {'metric': 'loss', 'higher_is_better': False, 'points': 1.0, 'relative': True}
+        """
+        return {
+            "metric": self.name,
+            "higher_is_better": self.higher_is_better,
+            "points": self.points,
+            "relative": self.relative,
+        }
 
 
 def accuracy(sums: np.ndarray) -> np.ndarray:
@@ -187,11 +269,51 @@ def _mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda sums: _ratio(sums[..., column], sums[..., 0])
 
 
+def right_or_wrong(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of accuracy: an example of mean size, all right and all wrong.
+
+    >>> right_or_wrong(np.array([[4.0, 3.0, 0.9], [2.0, 2.0, 0.1]]))[0].tolist()
+    [[3.0, 3.0, 0.0], [3.0, 0.0, 0.0]]
+    """
+    size = statistics[:, 0].mean()
+    extremes = np.zeros((1, 2, statistics.shape[1]))
+    extremes[0, :, 0], extremes[0, 0, 1] = size, size
+    return extremes
+
+
+def one_of_each_class(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of F1 and Matthews: an example of each class, right, and mistaken for the most predicted other class."""
+    _, predicted, _ = _per_class(statistics.sum(0))
+    classes = len(predicted)
+    extremes = np.zeros((classes, 2, statistics.shape[1]))
+    extremes[..., 0] = 1
+    for true in range(classes):
+        others = np.where(np.arange(classes) == true, -1, predicted)
+        for place, guess in enumerate((true, int(others.argmax()))):
+            extremes[true, place, [3 + true, 3 + classes + guess]] = 1
+            extremes[true, place, [1, 3 + 2 * classes + true]] = guess == true
+    return extremes
+
+
+def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of BLEU: a text as long as the mean reference, with every n-gram right, and with none."""
+    length = statistics[:, 1].mean()
+    total = np.maximum(length - np.arange(4), 0)
+    return np.stack([np.concatenate([[length, length], correct, total]) for correct in (total, 0 * total)])[None]
+
+
+def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of chrF: a text as long as the mean reference, with every n-gram right, and with none."""
+    reference = statistics[:, 1::3].mean(0)  # (6,)
+    matched = (reference, 0 * reference)
+    return np.stack([np.stack([reference, reference, one], axis=1).ravel() for one in matched])[None]
+
+
 CLASSIFICATION = {
-    "accuracy": Metric("accuracy", accuracy, points=0.01),
-    "f1": Metric("f1", f1, points=0.01),
-    "f1_macro": Metric("f1_macro", f1_macro, points=0.01),
-    "matthews": Metric("matthews", matthews, points=0.01),
+    "accuracy": Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
+    "f1": Metric("f1", f1, points=0.01, extremes=one_of_each_class),
+    "f1_macro": Metric("f1_macro", f1_macro, points=0.01, extremes=one_of_each_class),
+    "matthews": Metric("matthews", matthews, points=0.01, extremes=one_of_each_class),
     "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
 }
 CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss")}
@@ -203,7 +325,7 @@ IMAGES = {
 TAGS = {"f1": Metric("f1", entity_f1, points=0.01), **CHOICE}
 ANSWERS = {
     "f1": Metric("f1", _mean(2), points=0.01),
-    "exact_match": Metric("exact_match", accuracy, points=0.01),
+    "exact_match": Metric("exact_match", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "loss": Metric("loss", _mean(3), higher_is_better=False, points=0.01, relative=True),
 }
 REGRESSION = {
@@ -222,12 +344,12 @@ LANGUAGE = {
     "accuracy": CLASSIFICATION["accuracy"],
 }
 TRANSLATION = {
-    "bleu": Metric("bleu", bleu),
-    "chrf": Metric("chrf", chrf),
+    "bleu": Metric("bleu", bleu, extremes=ngrams_all_or_none),
+    "chrf": Metric("chrf", chrf, extremes=characters_all_or_none),
     "rouge1": Metric("rouge1", _mean(1), points=0.01),
     "rouge2": Metric("rouge2", _mean(2), points=0.01),
     "rougeL": Metric("rougeL", _mean(3), points=0.01),
-    "exact_match": Metric("exact_match", accuracy, points=0.01),
+    "exact_match": ANSWERS["exact_match"],
     "perplexity": LANGUAGE["perplexity"],
     "loss": LANGUAGE["loss"],
 }
@@ -237,7 +359,7 @@ SPEECH = {
     **{name: TRANSLATION[name] for name in ("exact_match", "perplexity", "loss")},
 }
 UNLABELED = {
-    "agreement": Metric("agreement", accuracy, points=0.01),
+    "agreement": Metric("agreement", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "cosine": Metric("cosine", accuracy, points=0.01),
     "divergence": Metric("divergence", loss, higher_is_better=False, points=0.01),
 }

@@ -25,7 +25,7 @@ from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.similarity import Embedding, Pooling, Regression
 from headcount.tasks.tagging import TokenClassification
-from headcount.tasks.task import Metric, Task
+from headcount.tasks.task import Task
 from headcount.tasks.text import length_limit, refuse_non_tokenizer
 from headcount.tasks.translation import Summarization, Translation
 from headcount.tasks.without_labels import unlabeled
@@ -57,8 +57,7 @@ def load_task(
     kind: the name of a kind in `KINDS` ("classification", "tagging", "translation", …) or one of its aliases; None
         guesses from the model's class and, where that serves several, from the data's columns.
     tokenizer: or the processor of a model of images or sounds.
-    data, target_data: a file, a datasets.Dataset, a pandas.DataFrame, a list of dicts, a directory, or a hub id
-        ("id:configuration").
+    data, target_data: a file, a directory, a hub id ("id:configuration"), a Dataset, a DataFrame or a list of dicts.
     limit, seed: at most this many examples, a random sample by the seed; with seed=None the first ones.
     labels: "none" compares with the model's own predictions instead (`unlabeled`), so that the data needs no labels.
     options: the task's columns by name or number, guessed if left out (text, pair and label of a classification, source
@@ -134,7 +133,7 @@ class TaskKind:
     name: str
     build: Callable[[Request], Task]
     columns: tuple[str, ...]
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    metrics: Mapping[str, metrics.Metric] = field(default_factory=dict)
     models: Collection[str] = ()
     aliases: tuple[str, ...] = ()
     layout: str | None = None
@@ -383,14 +382,12 @@ def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data") -
 
 
 def guess_kind(model: Any, columns: Collection[str] = ()) -> str | None:
-    """The kind of task that a model's class is made for; None if it is not made for one.
+    """The kind of task that a model's class, and where it serves several the data's columns, suggest; None if none do.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8))
     >>> guess_kind(model), guess_kind(model, ["context", "endings"])
     ('causal', 'endings')
-
-    columns: of the data, where several kinds are possible.
     """
     return next((kind.name for kind in kinds_of(model, columns)), None)
 

@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor
 
 from headcount.errors import HeadcountError
-from headcount.tasks.task import Metric
+from headcount.tasks.metrics import Metric
 
 TASKS_EXTRA = "pip install 'headcount[tasks]'"
 REMEMBERED = 100_000  # outputs in the cache of `TextScorer`

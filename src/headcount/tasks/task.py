@@ -11,16 +11,16 @@ import copy
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from headcount.errors import BadData, HeadcountError, counted
 from headcount.structure import embedding_rows, position_limit
+from headcount.tasks.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -60,81 +60,6 @@ class Batch:
 
         labels = None if self.labels is None else stack(self.labels)
         return Batch({name: stack(x) for name, x in self.inputs.items()}, labels, self.indices * times)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A score computed from the statistics of all examples: from their sum, or from their rows.
-
-    >>> accuracy = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0], points=0.01)
-    >>> float(accuracy.of(np.array([[1.0, 1.0], [1.0, 0.0]])))
-    0.5
-    >>> largest = Metric("largest", of_rows=lambda rows, counts: np.where(counts > 0, rows[:, 0], -np.inf).max(1))
-    >>> largest.of_counts(np.array([[3.0], [7.0]]), np.array([[1, 1], [2, 0]])).tolist()
-    [7.0, 3.0]
-
-    of_sums: (..., S) summed statistics -> (...) metric, for any leading dimensions at once.
-    of_rows: for a metric that is not a function of sums: (N, S) statistics and (R, N) how often each example counts
-        -> (R,) metric. A bootstrap resample is such a row of counts.
-    points: the size of one point: 0.01 for accuracy, 1 for BLEU.
-    relative: points are shares of the whole model's value (perplexity, loss): 0.01 is one percent of it.
-    signature: how exactly the metric was computed, for example sacrebleu's signature.
-    """
-
-    name: str
-    of_sums: Callable[[np.ndarray], np.ndarray] | None = None
-    higher_is_better: bool = True
-    points: float = 1.0
-    relative: bool = False
-    signature: str = ""
-    of_rows: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-
-    def __post_init__(self) -> None:
-        if (self.of_sums is None) == (self.of_rows is None):
-            raise ValueError(f"the metric {self.name} must be a function of sums or of rows, not of both or neither")
-
-    def of(self, statistics: np.ndarray) -> np.ndarray:
-        """The metric of all examples: (..., N, S) to (...)"""
-        if self.of_sums is not None:
-            return np.asarray(self.of_sums(statistics.sum(-2)))
-        flat = statistics.reshape(-1, *statistics.shape[-2:])
-        once = np.ones((1, statistics.shape[-2]))
-        return np.array([self.of_counts(rows, once)[0] for rows in flat]).reshape(statistics.shape[:-2])
-
-    def of_counts(self, statistics: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The metric where each example counts as often as a row says: (N, S) and (R, N) to (R,)"""
-        if self.of_rows is not None:
-            return np.asarray(self.of_rows(statistics, counts))
-        assert self.of_sums is not None
-        return np.asarray(self.of_sums(counts @ statistics))
-
-    def without_each(self, statistics: np.ndarray) -> np.ndarray:
-        """The metric with each example left out in turn: (M, N, S) to (M, N)"""
-        if self.of_sums is not None:
-            return np.asarray(self.of_sums(statistics.sum(1, keepdims=True) - statistics))
-        others = 1.0 - np.eye(statistics.shape[1])
-        return np.stack([self.of_counts(rows, others) for rows in statistics])
-
-    def written(self, value: float, sign: bool = False) -> str:
-        """A score, or a change of it with its sign, as people write it: 0.8796 accuracy, 51.02 BLEU.
-
-        >>> Metric("bleu", lambda sums: sums[..., 0]).written(1.5, sign=True)
-        '+1.50'
-        """
-        return f"{value:{'+' if sign else ''}.{4 if self.points < 1 or self.relative else 2}f}"
-
-    def facts(self) -> dict[str, Any]:
-        """What every result says about its metric, so that a reader knows which direction is better.
-
-        >>> Metric("loss", lambda sums: sums[..., 0], higher_is_better=False, relative=True).facts()
-        {'metric': 'loss', 'higher_is_better': False, 'points': 1.0, 'relative': True}
-        """
-        return {
-            "metric": self.name,
-            "higher_is_better": self.higher_is_better,
-            "points": self.points,
-            "relative": self.relative,
-        }
 
 
 class Task(Protocol):

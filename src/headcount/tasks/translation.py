@@ -16,10 +16,10 @@ from transformers import GenerationMixin, LogitsProcessor
 from headcount.errors import BadData
 from headcount.structure import output_rows, position_limit, without_cache
 from headcount.tasks.columns import LANGUAGES, SOURCES, TEXTS, Column, find_column, find_translation, is_text
-from headcount.tasks.metrics import TRANSLATION, pick
+from headcount.tasks.metrics import TRANSLATION, Metric, pick
 from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.statistics import TextScorer, token_counts, token_losses
-from headcount.tasks.task import BaseTask, Batch, Metric, digest
+from headcount.tasks.task import BaseTask, Batch, digest
 from headcount.tasks.text import pad_token, texts_of, tokenized
 
 

@@ -1,0 +1,153 @@
+"""Intervals of a score and of a change, for every metric: the one place that decides how.
+
+A mean of 0/1 outcomes (accuracy, exact match) has the exact interval of a share, and Tango's of a paired change
+(proportions.py). Every other metric has a bootstrap whose sample holds one more example than was seen: an imagined one,
+which pulls the score as far to the side of the bound as an example can. That is Gaffke's bound of a mean (2005), here
+for any metric; for 0/1 outcomes it is Clopper and Pearson's. If all n examples are the same, the imagined one has a
+weight of up to 3 / n in 95% of the resamples, so that the rule of three holds for every metric: no number of identical
+examples shows more than that.
+
+The imagined example (`Metric.extremes`): for F1 and Matthews, one that the one model gets right and the other wrong, of
+the class that does most; for BLEU and chrF, a text of mean length with every n-gram right, or none. A loss has no worst
+value. There, and for metrics that say nothing of extremes, it is the most influential example that was seen, and the
+bound leaves room for the score itself, times the rule of three: in 3 of n examples, perplexity could double.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headcount.stats.bootstrap import (
+    SEED,
+    AnyMetric,
+    chunks,
+    random_weights,
+    score,
+    score_with_each,
+    weighted_scores,
+)
+from headcount.stats.proportions import clopper_pearson, paired_bounds, unseen_share
+
+RESAMPLES = 2000
+UNSEEN = 3  # imagined examples, by the rule of three, when the kind that does most is chosen
+
+
+def interval(
+    statistics: np.ndarray,
+    metric: AnyMetric,
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> tuple[float, float]:
+    """The interval of one score.
+
+    >>> right = np.array([1.0] * 80 + [0.0] * 20)
+    >>> low, high = interval(np.stack([np.ones(100), right], axis=1), lambda s: s[..., 1] / s[..., 0])
+    >>> 0.70 < low < 0.8 < high < 0.90
+    True
+
+    statistics: (N, S).
+    """
+    statistics, tail = np.asarray(statistics, float), (1 - level) / 2
+    if are_outcomes(statistics, metric):
+        return clopper_pearson(int(statistics[:, 1].sum()), len(statistics), level)
+    observed = float(score(statistics, metric))
+    lowest, highest = (_imagined(None, statistics, metric, side)[1] for side in (0, 1))
+    ends = []
+    for imagined, share in ((lowest, tail), (highest, 1 - tail)):
+        rows = np.concatenate([statistics, imagined[None]])[None]
+        parts = random_weights(metric, len(statistics) + 1, resamples, seed)
+        ends.append(np.quantile(np.concatenate([weighted_scores(rows, metric, part)[:, 0] for part in parts]), share))
+    room = _room(len(statistics), metric, tail, abs(observed))
+    return float(min(ends[0], observed - room)), float(max(ends[1], observed + room))
+
+
+def change_bounds(
+    base: np.ndarray,
+    masked: np.ndarray,
+    metric: AnyMetric,
+    tail: float = 0.025,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The lower and the upper bound of each mask's change, (M,) each; one bound misses in about `tail` of cases.
+
+    >>> right = np.array([1.0] * 80 + [0.0] * 20)
+    >>> base = np.stack([np.ones(100), right], axis=1)
+    >>> low, high = change_bounds(base, base[None], lambda s: s[..., 1] / s[..., 0])  # nothing changed
+    >>> bool(low[0] < -0.02), bool(high[0] > 0.02)
+    (True, True)
+
+    base: (N, S). masked: (M, N, S). Where points are shares of the whole model's score (perplexity, loss), the change
+    is resampled as such a share, too.
+    """
+    base, masked = np.asarray(base, float), np.asarray(masked, float)
+    if are_outcomes(base, metric) and are_outcomes(masked, metric):
+        before, after = base[:, 1] > 0, masked[..., 1] > 0
+        return paired_bounds((before & ~after).sum(-1), (~before & after).sum(-1), len(base), tail)
+    low, high = np.empty(len(masked)), np.empty(len(masked))
+    whole, scores = float(score(base, metric)), score(masked, metric)
+    relative = getattr(metric, "relative", False) and whole != 0
+    for masks in chunks(np.arange(len(masked)), 8 * (8 * resamples + 4 * base.size)):
+        some = masked[masks]
+        for side, end, share in ((0, low, tail), (1, high, 1 - tail)):
+            changes = _resampled_changes(base, some, metric, side, resamples, seed, relative)
+            end[masks] = np.quantile(changes, share, axis=0) * (abs(whole) if relative else 1.0)
+    room = _room(len(base), metric, tail, np.maximum(abs(whole), np.abs(scores)))
+    return np.minimum(low, scores - whole - room), np.maximum(high, scores - whole + room)
+
+
+def are_outcomes(statistics: np.ndarray, metric: AnyMetric) -> bool:
+    """Whether the metric is the mean of one 0/1 outcome per example, which is then the second statistic."""
+    if not getattr(metric, "proportion", False):
+        return False
+    return bool((statistics[..., 0] == 1).all() and np.isin(statistics[..., 1], (0, 1)).all())
+
+
+def _resampled_changes(
+    base: np.ndarray, masked: np.ndarray, metric: AnyMetric, side: int, resamples: int, seed: int, relative: Any
+) -> np.ndarray:
+    """(R, M) changes on resamples that hold an imagined example, which lowers (side 0) or raises (1) the change."""
+    pairs = [_imagined(base, one, metric, side) for one in masked]
+    same = all((pair[0] == pairs[0][0]).all() for pair in pairs)  # then the base is resampled once for all masks
+    parts = []
+    for weights in random_weights(metric, len(base) + 1, resamples, seed):
+        befores = [pairs[0][0]] if same else [pair[0] for pair in pairs]
+        systems = [np.concatenate([base, row[None]]) for row in befores]
+        systems += [np.concatenate([one, pair[1][None]]) for one, pair in zip(masked, pairs, strict=True)]
+        scores = weighted_scores(np.stack(systems), metric, weights)
+        before, after = scores[:, : len(befores)], scores[:, len(befores) :]
+        parts.append((after - before) / np.abs(before) if relative else after - before)
+    return np.concatenate(parts)
+
+
+def _imagined(
+    base: np.ndarray | None, masked: np.ndarray, metric: AnyMetric, side: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The statistics (S,) of an imagined example under base and masked model that lowers the change most, or raises it.
+
+    base: (N, S); None for the score of one model, which the example then lowers or raises.
+    """
+    if getattr(metric, "extremes", None) is None:  # the most influential example that was seen
+        with_each = score_with_each(masked, metric)
+        if base is not None:
+            with_each = with_each - score_with_each(base, metric)
+        place = int(with_each.argmax() if side else with_each.argmin())
+        return (masked if base is None else base)[place], masked[place]
+    kinds = np.asarray(metric.extremes(masked if base is None else base), float)  # (K, 2, S): raises, lowers
+    ups, downs = kinds[:, 0], kinds[:, 1]
+    befores, afters = (downs, ups) if side else (ups, downs)
+    effect = metric.of_sums(masked.sum(0) + UNSEEN * afters)  # (K,)
+    if base is not None:
+        effect = effect - metric.of_sums(base.sum(0) + UNSEEN * befores)
+    place = int(effect.argmax() if side else effect.argmin())
+    return befores[place], afters[place]
+
+
+def _room(n: int, metric: AnyMetric, tail: float, size: Any) -> Any:
+    """What a bound leaves at least for kinds of examples that were not seen, where no extremes are known."""
+    return unseen_share(n, tail) * size if getattr(metric, "extremes", None) is None else 0.0
