@@ -33,6 +33,15 @@ FULL_CACHE = ("sliding_window", "layer_types", "attention_chunk_size")  # what w
 def open_onnx(file: str | Path, threads: int | None = None) -> Any:
     """A file that `export_onnx` wrote, as a model to give to `evaluate` or `model.generate`.
 
+    >>> import tempfile
+    >>> from headcount import evaluate, export_onnx
+    >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     exported = open_onnx(export_onnx(model, f"{folder}/model.onnx").file)
+    ...     evaluate(exported, task).metric.name
+    'accuracy'
+
     file: as it was given to `export_onnx`. threads: for computing one operator; all cores by default.
 
     It runs on the CPU. Its heads can be counted, but not masked or removed: they are fixed in the graph.

@@ -338,7 +338,7 @@ def mark_exported(model: Any, file: str) -> None:
 
 def refuse_exported(model: Any) -> None:
     """Refuse to mask, watch or cut a model that runs elsewhere: nothing would happen, silently."""
-    file = model.__dict__.get("headcount_export")
+    file = getattr(model, "__dict__", {}).get("headcount_export")  # a model's name has none: refused later
     if file is not None:
         raise HeadcountError(
             f"{file} is an exported graph, whose heads are fixed", advice="give the model that it was exported from"
