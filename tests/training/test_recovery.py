@@ -116,7 +116,7 @@ def test_what_is_not_given_follows_the_task():
         (language(0, 4), model, {}, (0.0, 0.0)),  # a label for each token
         (language(0, 4), model, {"distill": 1.0}, (1.0, 0.0)),
         (language(0, 4), model, {"augment": 0.2}, (0.0, 0.2)),
-        (wordless, model, {}, (1.0, 0.0)),
+        (wordless, model, {}, (0.0, 0.0)),
     ):
         settled = Recovery(1, **given).settled(task, whole)
         assert (settled.distill, settled.augment) == expected

@@ -13,7 +13,7 @@ from headcount.tasks.tagging import TokenClassification
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Metric, Task, digest, padded
 from headcount.tasks.text import length_limit, pad_token, texts_of, tokenized
 from headcount.tasks.translation import EndAtLimit, Summarization, Translation, generator
-from headcount.tasks.without_labels import unlabeled
+from headcount.tasks.without_labels import counted, unlabeled
 
 __all__ = [
     "BaseTask",
@@ -37,6 +37,7 @@ __all__ = [
     "Task",
     "TokenClassification",
     "Translation",
+    "counted",
     "digest",
     "find_label",
     "find_text",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.tasks import Task
+from headcount.tasks import BaseTask, Task
 
 SPLICED = 0.5  # share of texts whose end is another text's
 MASKED = 0.5  # share of the replaced tokens that become the mask token, if there is one
@@ -65,9 +65,9 @@ def varied(task: Task, share: float, seed: Sequence[int]) -> Any:
 
 
 def has_words(task: Task) -> bool:
-    """Whether a task keeps its texts as token ids, and a tokenizer that tells special ones."""
-    features = getattr(task, "features", None)
-    return isinstance(features, dict) and "input_ids" in features and hasattr(task, "tokenizer")
+    """Whether a task makes its batches of token ids alone, and has a tokenizer that tells special ones."""
+    batches = getattr(type(task), "batch", None) is BaseTask.batch
+    return batches and "input_ids" in getattr(task, "features", ()) and hasattr(task, "tokenizer")
 
 
 def _splice(ids: Any, there: Any, other: Any, words: Any, rng: np.random.Generator) -> None:

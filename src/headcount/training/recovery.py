@@ -25,7 +25,7 @@ from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.runs import fingerprint
 from headcount.structure import anatomy
-from headcount.tasks import Batch, Task
+from headcount.tasks import Batch, Task, counted
 from headcount.training.augmentation import has_words, varied
 from headcount.training.checkpoint import Checkpointer, set_weights, weights_of
 from headcount.training.loop import Training, refuse_settings
@@ -39,12 +39,12 @@ class Recovery:
 
     epochs: at most this many. lr: the peak; it rises over the first tenth of the steps and then falls to 0.
     tokens: per batch, with padding. distill: share of the loss that asks for the whole model's own predictions
-    instead of the labels. By default 1 if there is a whole model and each example has one label, as for a classifier,
-    which has memorised those of its training data; otherwise 0.
+    instead of the labels. By default 1 for a classifier of texts, which has memorised the labels of its training data,
+    if there is a whole model; otherwise 0.
     temperature: of both models' predictions. hidden: weight of the distance from the whole model's hidden states.
     Dropout is off while the whole model teaches: it has none either.
     augment: in every other batch, this share of the words is replaced by others (see `varied`), and the whole model's
-    predictions replace the labels. By default 0.1 for such a task if `distill` is 1, otherwise 0.
+    predictions replace the labels. By default 0.1 for a classifier of texts if `distill` is 1, otherwise 0.
     seed: of the order of batches, of dropout and of the words.
     """
 
@@ -71,11 +71,9 @@ class Recovery:
 
     def settled(self, task: Task, whole: nn.Module | None) -> Recovery:
         """With numbers for what was left to the task; refuses to distil without a teacher."""
-        labels = task.batch([0]).labels
-        one_each = labels is not None and labels.ndim == 1
-        distill = float(whole is not None and one_each) if self.distill is None else self.distill
-        memorised = one_each and distill == 1 and has_words(task)
-        augment = AUGMENT * memorised if self.augment is None else self.augment
+        memorised = whole is not None and is_text_classifier(task)
+        distill = float(memorised) if self.distill is None else self.distill
+        augment = AUGMENT * (memorised and distill == 1) if self.augment is None else self.augment
         if whole is None and (distill or self.hidden or augment):
             raise HeadcountError("distillation needs the whole model as its teacher", advice="pass {whole}")
         return replace(self, distill=distill, augment=augment)
@@ -167,13 +165,23 @@ class Recovering(Training):
         return loss
 
     def _divergence(self, ours: Tensor, theirs: Tensor, batch: Batch) -> Tensor:
-        """KL divergence from the whole model's softened predictions."""
-        if ours.ndim == 3 and batch.labels is not None:  # only where a token is predicted
-            there = batch.labels != -100
-            ours, theirs = ours[there], theirs[there]
-        heat = self.settings.temperature
-        ours, theirs = F.log_softmax(ours.float() / heat, -1), F.log_softmax(theirs.float() / heat, -1)
-        return F.kl_div(ours, theirs, reduction="batchmean", log_target=True) * heat**2
+        """From the whole model's predictions: KL of softened distributions, squares of numbers, cosines of vectors."""
+        (ours, _), (theirs, _) = counted(ours, batch), counted(theirs, batch)  # (P, D)
+        compares, heat = getattr(self.task, "compares", "distributions"), self.settings.temperature
+        if compares == "numbers":
+            return (ours - theirs).square().sum(-1).mean()
+        if compares == "vectors":
+            return (1 - (ours * theirs).sum(-1)).mean()
+        ours, theirs = F.log_softmax(ours / heat, -1), F.log_softmax(theirs / heat, -1)
+        wanted = theirs.exp()  # 0 for choices that only other examples of the batch have
+        return torch.where(wanted > 0, wanted * (theirs - ours), 0.0).sum(-1).mean() * heat**2
+
+
+def is_text_classifier(task: Task) -> bool:
+    """Whether each example is a text with one class."""
+    labels = task.batch([0]).labels
+    one_each = labels is not None and labels.ndim == 1
+    return one_each and getattr(task, "compares", None) == "distributions" and has_words(task)
 
 
 @contextmanager
