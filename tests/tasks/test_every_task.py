@@ -5,10 +5,12 @@ import pytest
 import torch
 
 import every_task
-from headcount import evaluate, load_task, unlabeled
+from headcount import evaluate, load_task, remove, unlabeled
 from headcount.cli.model_loading import load_model
 from headcount.scoring.gradient import head_gradients
 from headcount.structure import anatomy
+from headcount.training import Recovery
+from headcount.training.recovery import Recovering
 
 
 @pytest.fixture(scope="module", params=every_task.KINDS)
@@ -57,6 +59,18 @@ def test_gradients_of_an_example_are_its_own(pair):
     alone = np.concatenate([head_gradients(model, task.subset([i])) for i in range(3)])
     assert np.allclose(together[:3], alone, atol=1e-4)
     assert np.abs(together).max() > 1e-4
+
+
+def test_the_original_teaches_only_what_was_lost(pair):
+    model, task = pair
+    batch = task.batch(range(len(task)))
+    for removed in ([], anatomy(model).heads[::3]):
+        smaller = remove(model, removed)
+        loss = Recovering(smaller, task, Recovery(1, distill=1.0, hidden=1.0), model).loss(1, batch)
+        loss.backward()
+        gradients = [weight.grad for weight in smaller.parameters() if weight.grad is not None]
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        assert (loss.item() > 1e-5) == bool(removed)
 
 
 def test_subsets_keep_labels_and_keys(pair):

@@ -216,7 +216,7 @@ def _from_scratch(
     settings = options["settings"]
     train, test, _ = hold_out(train_task, test_task, settings.seed, options["overlap"])
     fresh = fresh_copy(gated.model, settings.seed)
-    recovery = Recovery(scratch[0], lr=scratch[1], tokens=settings.tokens, distill=0, hidden=0, seed=settings.seed)
+    recovery = Recovery(scratch[0], lr=scratch[1], tokens=settings.tokens, seed=settings.seed)
     chosen = train.subset(range(min(len(train), len(test))))  # the best epoch is chosen without the test data
     with progress("training from scratch") as bar:
         recover(fresh, train, chosen, recovery, directory=out / "from-scratch-state", progress=bar)

@@ -14,7 +14,7 @@ from headcount.tasks.tagging import TokenClassification
 from headcount.tasks.task import BaseTask, Batch, DraftingTask, Task, digest, padded, refuse_non_tasks
 from headcount.tasks.text import length_limit, pad_token, refuse_non_tokenizer, texts_of, tokenized
 from headcount.tasks.translation import EndAtLimit, Summarization, Translation, generator
-from headcount.tasks.without_labels import unlabeled
+from headcount.tasks.without_labels import counted, unlabeled
 
 __all__ = [
     "BaseTask",
@@ -38,6 +38,7 @@ __all__ = [
     "Task",
     "TokenClassification",
     "Translation",
+    "counted",
     "digest",
     "find_label",
     "find_text",

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import HeadcountError
-from headcount.tasks import Task
+from headcount.tasks import BaseTask, Task
 
 SPLICED = 0.5  # share of texts whose end is another text's
 MASKED = 0.5  # share of the replaced tokens that become the mask token, if there is one
@@ -35,14 +34,10 @@ def varied(task: Task, share: float, seed: Sequence[int]) -> Any:
     others, drawn as often as they occur in the task, or by the mask token; their share is drawn for each text, between
     0 and twice `share`. Special tokens stay where they are.
 
-    seed: the same numbers give the same texts.
+    task: one that `has_words`. seed: the same numbers give the same texts.
     """
-    features, tokenizer = getattr(task, "features", None), getattr(task, "tokenizer", None)
-    if not isinstance(features, dict) or "input_ids" not in features or not hasattr(tokenizer, "all_special_ids"):
-        raise HeadcountError(
-            f"the texts of {type(task).__name__} cannot be varied: it has no token ids with a tokenizer",
-            advice="leave {augment} at 0",
-        )
+    words_of: Any = task
+    features, tokenizer = words_of.features, words_of.tokenizer
     rng, special = np.random.default_rng(list(seed)), np.array(sorted(tokenizer.all_special_ids))
     texts = [np.array(ids) for ids in features["input_ids"]]
     words = [~np.isin(ids, special) for ids in texts]  # (T,) of each text, which tokens may change
@@ -67,6 +62,12 @@ def varied(task: Task, share: float, seed: Sequence[int]) -> Any:
     part: Any = copy.copy(task)
     part.features = {**features, "input_ids": made}
     return part
+
+
+def has_words(task: Task) -> bool:
+    """Whether a task makes its batches of token ids alone, and has a tokenizer that tells special ones."""
+    batches = getattr(type(task), "batch", None) is BaseTask.batch
+    return batches and "input_ids" in getattr(task, "features", ()) and hasattr(task, "tokenizer")
 
 
 def _splice(ids: Any, there: Any, other: Any, words: Any, rng: np.random.Generator) -> None:
