@@ -53,10 +53,14 @@ def prune(
     speedup: Annotated[
         float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="How many times as fast: 2.")
     ] = None,
-    caution: Annotated[
+    confidence: Annotated[
         float,
-        typer.Option("--caution", rich_help_panel=SIZE, min=0.0, help="Standard errors to stay within --max-drop."),
-    ] = 0.0,
+        typer.Option(
+            "--confidence",
+            rich_help_panel=SIZE,
+            help="That the drop is within --max-drop on other data, too; 0.5 goes by the measured drop.",
+        ),
+    ] = 0.95,
     units: Annotated[
         str | None,
         typer.Option(
