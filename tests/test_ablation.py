@@ -126,6 +126,7 @@ def test_all_but_one_with_lower_is_better_keeps_the_smallest_loss():
 
 def test_all_but_one_chooses_on_other_data(tmp_path):
     model, select, task = bert(), classification(seed=1, metric="loss"), classification(metric="loss")
+    select = select.subset([place for place, key in enumerate(select.keys()) if key not in set(task.keys())])
     result = ablate_all_but_one(model, task, select, resamples=50, run=tmp_path)
     there = ablate_all_but_one(model, select, resamples=50)
     assert result.chosen_apart
@@ -135,6 +136,20 @@ def test_all_but_one_chooses_on_other_data(tmp_path):
         assert layer.change == pytest.approx(result.outcomes.score(off) - result.base)
     names = {file.name.split("-")[0] for file in (tmp_path / "outcomes").iterdir()}
     assert names == {"outcomes", "select"}
+
+
+def test_heads_chosen_on_the_data_they_are_tested_on_are_not_chosen_apart():
+    model, task = bert(), classification(metric="loss")
+    same = ablate_all_but_one(model, task, task, resamples=50)
+    assert (same.chosen_apart, same.shared) == (False, len(task))
+    part = ablate_all_but_one(model, task, task.subset([0, 1, 2]), resamples=50)
+    assert not part.chosen_apart
+    keys = list(task.keys())
+    assert part.to_json()["shared"] == sum(key in keys[:3] for key in keys)
+
+
+def test_no_row_has_an_interval_without_width(ablation):
+    assert (ablation.effects.low < ablation.effects.high).all()
 
 
 def test_compare_correlates_the_two_sweeps(tmp_path):

@@ -183,7 +183,7 @@ def test_trainings_resume_from_a_file_beside_them_only(tmp_path, file):
 
 @pytest.mark.parametrize(
     ("row", "says"),
-    [({"role": "rare"}, "None"), ({"role": "rare", "head": "encoder.0.1", "score": [1]}, "score")],
+    [({"role": "rare"}, "None"), ({"role": "rare", "head": "encoder"}, "encoder")],
 )
 def test_roles_that_are_no_roles(tmp_path, row, says):
     (tmp_path / "run.json").write_text(json.dumps({"heads": [row, row]}))

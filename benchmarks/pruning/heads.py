@@ -1,4 +1,4 @@
-"""Metric against share of heads removed, for ways to choose heads, and how often `prune --max-drop` keeps its promise.
+"""Metric against share of heads removed, for ways to choose heads.
 
     python -m benchmarks.pruning.heads                   the two models of the shared directory
     python -m benchmarks.pruning.heads --models DIR      and cola and mrpc in DIR, of recipes/finetune.py
@@ -6,9 +6,7 @@
     python -m benchmarks.pruning.heads --merge sst2.json translator.json     one table of several such files
     python -m benchmarks.pruning.heads --cost            what importance costs beside a training step
 
-Heads are scored, and compensated for, on training data alone; every score below is on held-out data. The promise: that
-data is split in half at random, many times; one half selects the largest cut within the budget, the other tests whether
-the drop is within it.
+Heads are scored, and compensated for, on training data alone; every score below is on held-out data.
 """
 
 from __future__ import annotations
@@ -29,15 +27,12 @@ from headcount.engine import batches_by_length
 from headcount.evaluation import evaluate
 from headcount.pruning import Pruning, compensate, counts
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.cut_size import Budget, largest_within
 from headcount.pruning.search import CutSearch
 from headcount.scoring import head_gradients, importance
-from headcount.stats import paired_test
 from headcount.structure import anatomy
 from headcount.surgery import remove
 
 SHARES = (0.7, 0.8, 0.9)
-BUDGETS, CAUTIONS = (0.5, 1.0, 2.0, 5.0), (0.0, 1.0)  # of the promises, in points and standard errors
 DEFAULT, MICHEL = "default", "M19"
 ROWS = {
     "random": ("random", "none"),
@@ -68,48 +63,34 @@ def main() -> None:
         for data in jobs:
             print(cost(data, options))
         return
-    kept = ("name", "n", "base", "points", "rows", "versus", "promises")
+    kept = ("name", "n", "base", "points", "rows", "versus")
     full = [run(data, options) for data in jobs]
     results = [{key: one[key] for key in kept if key in one} for one in full]
     show(results)
-    if options.statistics:
-        arrays = {f"{one['name']}/{share:g}": values for one in full for share, values in one["path"].items()}
-        np.savez_compressed(options.statistics, **arrays)
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=2, default=float))
 
 
 def run(data: Data, options: argparse.Namespace) -> dict[str, Any]:
-    """Statistics of every row at every share, (N, S) each, and of the default at every tenth."""
+    """Statistics of every row at every share, (N, S) each."""
     model, score, test = data.model, data.score, data.test
     total = len(anatomy(model).heads)
     base = evaluate(model, test).of()
     tenths = [count for count in counts(total, 0.1) if 0 < count < total]
     wanted = {tenths[round(10 * share) - 1]: share for share in SHARES}
     calibration = Calibration(model, score, seed=options.seed)
-    result: dict[str, Any] = {"name": data.name, "metric": test.metric, "n": len(test), "statistics": {}, "path": {}}
+    result: dict[str, Any] = {"name": data.name, "metric": test.metric, "n": len(test), "statistics": {}}
     result["base"], result["rows"] = float(test.metric.of_sums(base.sum(0))), {}
     for row, (method, how) in options.rows.items():
         started = time.process_time()
         measured: dict[float, np.ndarray] = {}
         for count, smaller in _models(model, score, method, how, tenths, calibration, options.seed):
-            share = count / total
-            if count in wanted or row == DEFAULT:
-                statistics = evaluate(smaller, test).of()
-                if row == DEFAULT:
-                    result["path"][share] = statistics
-                if count in wanted:
-                    measured[wanted[count]] = statistics
+            if count in wanted:
+                measured[wanted[count]] = evaluate(smaller, test).of()
         result["statistics"][row] = measured
         result["rows"][row] = {f"{share:.0%}": float(test.metric.of_sums(s.sum(0))) for share, s in measured.items()}
         print(f"# {data.name}, {row}: {result['rows'][row]} ({time.process_time() - started:.0f} s)", flush=True)
-    result["whole"] = base
-    result["path"][0.0] = base
     result["points"] = test.metric.points
-    if DEFAULT in result["rows"]:
-        result["promises"] = [
-            promises(result, points, options.splits, caution) for caution in CAUTIONS for points in BUDGETS
-        ]
     result["versus"] = (
         {name: asdict(test) for name, test in versus(result).items()}
         if {DEFAULT, MICHEL} <= set(result["rows"])
@@ -161,44 +142,10 @@ def versus(result: dict[str, Any]) -> dict[str, Difference]:
     return found
 
 
-def promises(result: dict[str, Any], points: float, splits: int, caution: float) -> dict[str, float]:
-    """Over random splits: how often the other half's drop was within the budget, and shown to be beyond it."""
-    metric = result["metric"]
-    shares = sorted(share for share in result["path"] if share > 0)
-    kept = broken = chosen_any = 0
-    removed = []
-    for seed in range(splits):
-        order = np.random.default_rng(seed).permutation(result["n"])
-        for select, held_out in ((order[::2], order[1::2]), (order[1::2], order[::2])):
-            base = result["whole"][select]
-            budget = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
-            cut = np.stack([result["path"][share][select] for share in shares])
-            test = paired_test(base, cut, metric, resamples=200)
-            drops = -test.change if metric.higher_is_better else test.change
-            errors = ((test.high - test.low) / 3.92).tolist()
-            best = largest_within(drops.tolist(), errors, budget.allowed, caution)
-            if best is None:  # nothing is cut, and nothing promised
-                continue
-            chosen_any += 1
-            removed.append(shares[best])
-            base, after = result["whole"][held_out], result["path"][shares[best]][held_out]
-            limit = Budget.of(metric, points, float(metric.of_sums(base.sum(0))))
-            tested = paired_test(base, after[None], metric, resamples=500)
-            kept += int(limit.drop(float(metric.of_sums(after.sum(0)))) <= limit.allowed)
-            worst = -tested.high[0] if metric.higher_is_better else tested.low[0]
-            broken += int(worst > limit.allowed)
-    return {
-        "points": points, "caution": caution, "runs": 2 * splits, "cut": chosen_any, "kept": kept,
-        "shown_broken": broken, "mean_share": float(np.mean(removed)) if removed else 0.0,
-    }  # fmt: skip
-
-
 def show(results: list[dict[str, Any]]) -> None:
     print_table(results)
     if all(one["versus"] for one in results):
         print_pooled(results)
-    if all("promises" in one for one in results):
-        print_promises(results)
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
@@ -225,17 +172,6 @@ def print_pooled(results: list[dict[str, Any]]) -> None:
     print(f"  pooled over {together.tests} data sets (Stouffer): z = {together.z:+.1f}, p {together.p:.2g}")
 
 
-def print_promises(results: list[dict[str, Any]]) -> None:
-    print("\nPromises of --max-drop, over random splits, each half testing once:")
-    for one in results:
-        for each in one["promises"]:
-            print(
-                f"  {one['name']}, {each['points']:g} points, caution {each['caution']:g}: {each['cut']} of "
-                f"{each['runs']} runs cut ({each['mean_share']:.0%} of the heads on average); "
-                f"held-out drop within the budget in {each['kept']}, shown to be beyond it in {each['shown_broken']}"
-            )
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, help="directory with the models cola and mrpc")
@@ -244,13 +180,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--score", type=int, default=1024, help="examples that heads are scored on")
     parser.add_argument("--limit", type=int, help="evaluate on at most this many examples")
     parser.add_argument("--rows", help="only these rows of the table, with commas between them")
-    parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", help="file for the results")
-    parser.add_argument("--statistics", help="npz file for the default's statistics of every example")
     return parser.parse_args()
 
 

@@ -132,8 +132,9 @@ def ablate_all_but_one(
     >>> [(layer.kind, layer.layer) for layer in found.layers], found.chosen_apart
     ([('encoder', 0), ('encoder', 1)], False)
 
-    select_task: chooses the head on this data, so that its p on `task` is honest (M19 tables 5 and 6). Without it, the
-        best of several heads is tested on the data that it was chosen on, and its p is optimistic.
+    select_task: chooses the head on this data, so that its p on `task` is honest (M19 tables 5 and 6). Without it, or
+        where the two share examples, the best of several heads is tested on data that it was chosen on, and its p is
+        optimistic; `shared` of the result counts these examples.
     run, progress, settings: as for `ablate_each`.
     """
     chosen = AblationSettings(**settings)
@@ -168,7 +169,9 @@ def ablate_all_but_one(
         )
         for place, site in enumerate(sites)
     )
-    return AllButOne(outcomes.score(), results, select_task is not None, outcomes)
+    seen = set(task.keys() if select_task is None else select_task.keys())
+    shared = [key for key in list(task.keys()) if key in seen]
+    return AllButOne(outcomes.score(), results, len(shared), outcomes)
 
 
 @dataclass(frozen=True)
@@ -188,12 +191,19 @@ class LayerResult:
 
 @dataclass(frozen=True, eq=False)
 class AllButOne:
-    """Each layer reduced to its best head: M19 tables 2 and 3, or 5 and 6 if `chosen_apart`, on other data."""
+    """Each layer reduced to its best head: M19 tables 2 and 3, or 5 and 6 if `chosen_apart`, on other data.
+
+    shared: how many of the examples that the heads are tested on they were also chosen on.
+    """
 
     base: float
     layers: tuple[LayerResult, ...]
-    chosen_apart: bool
+    shared: int
     outcomes: Outcomes
+
+    @property
+    def chosen_apart(self) -> bool:
+        return self.shared == 0
 
     def __repr__(self) -> str:
         metric, n = self.outcomes.metric, self.outcomes.values.shape[1]
@@ -215,6 +225,7 @@ class AllButOne:
             **measured(self.outcomes),
             "base": self.base,
             "chosen_apart": self.chosen_apart,
+            "shared": self.shared,
             "layers": layers,
         }
 

@@ -200,3 +200,29 @@ def test_examples(name):
     found = doctest.testmod(importlib.import_module(f"benchmarks.pruning.{name}"))
     assert found.attempted
     assert not found.failed
+
+
+def test_promises_are_judged_by_the_true_drop_of_the_population():
+    from argparse import Namespace
+
+    from benchmarks.pruning.promises import promise, row_of
+
+    from headcount.tasks.metrics import CLASSIFICATION
+
+    rng = np.random.default_rng(0)
+    base = np.stack([np.ones(600), rng.random(600) < 0.9, np.zeros(600)], axis=1)
+
+    def worse(share):
+        lost = np.where(np.arange(600) < share * 600, 0, base[:, 1])
+        return np.stack([base[:, 0], lost, base[:, 2]], axis=1)
+
+    path = {0.0: base, 0.1: base, 0.2: worse(0.002), 0.3: worse(0.2), 0.4: base}
+    options = Namespace(draws=20, confidence=0.95, seed=0)
+    found = promise(path, CLASSIFICATION["accuracy"], 2.0, options)
+    assert (found["cut"], found["kept"]) == (20, 20)
+    assert 0.1 <= found["share"] <= 0.2001  # never beyond the cut that loses 20 points
+    nothing = promise(path, CLASSIFICATION["accuracy"], 0.1, options)
+    assert nothing["cut"] == 0
+    assert "600 selection examples cannot show a drop of at most 0.1 points" in row_of(
+        {"name": "", "metric": "", **nothing}
+    )

@@ -6,6 +6,7 @@ import pytest
 
 import tiny_models
 from headcount import anatomy, load, save
+from headcount.cli.gates import known_epochs
 from headcount.tasks.toy import word_tokenizer
 from toy_jobs import WORDS, sentences
 
@@ -25,6 +26,7 @@ def place(tmp_path_factory):
         (root / f"{name}.fr").write_text("".join(f"le {text}\n" for text in texts[:8]))
     (root / "roles").mkdir()
     rows = [{"head": f"encoder.{layer}.0", "role": "positional", "score": 0.95} for layer in (0, 1)]
+    rows.append({"head": "encoder.0.0", "role": "idle", "score": 0.6})  # a second role, on another scale
     (root / "roles" / "run.json").write_text(json.dumps({"finished": True, "heads": rows}))
     return root
 
@@ -42,7 +44,9 @@ def test_as_many_heads_stay_as_asked_for(headcount, place, tmp_path):
     assert found["n"] == 24
     assert found["change"] == pytest.approx(found["after"] - found["before"])
     gone = set(found["removed"])
-    assert found["stages"][0]["roles"] == {"positional": 2 - len(gone & {"encoder.0.0", "encoder.1.0"})}
+    positional, idle = 2 - len(gone & {"encoder.0.0", "encoder.1.0"}), 1 - len(gone & {"encoder.0.0"})
+    assert found["stages"][0]["roles"] == {"idle": idle, "positional": positional}
+    assert 0 <= found["stages"][0]["open_before"] <= 8
     again = headcount(*ask, "--target-heads", 3, "--out", tmp_path / "s")
     assert again.code == 1
     assert str(tmp_path / "s") in again.err
@@ -81,6 +85,22 @@ def test_the_same_layout_from_scratch(headcount, place, tmp_path):
     one, other = (load(path).state_dict() for path in (found["path"], found["from_scratch"]["path"]))
     assert {name: tensor.shape for name, tensor in one.items()} == {n: t.shape for n, t in other.items()}
     assert "held out" in found["remarks"][0]
+    assert "probably trained" in found["remarks"][0]
+    assert "--test" in found["remarks"][0]
+    scratch = found["from_scratch"]
+    assert scratch["low"] <= scratch["change"] <= scratch["high"]
+    assert scratch["change"] == pytest.approx(scratch["after"] - found["after"])
+    assert (scratch["epochs"], scratch["selected_on"]) == (1, 2)  # of 22 that are trained on, two choose the epoch
+
+
+def test_the_epochs_of_the_original_are_read_if_known(tmp_path):
+    assert known_epochs(str(tmp_path)) is None
+    (tmp_path / "scores.json").write_text(json.dumps({"bleu": {"epoch-1": 3.2, "epoch-2": 13.8}}))
+    assert known_epochs(str(tmp_path)) == 2
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"epoch": 3.0, "num_train_epochs": 3}))
+    assert known_epochs(str(tmp_path)) == 3
+    (tmp_path / "trainer_state.json").write_text("[]")
+    assert known_epochs(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def prune_command(place, *more):
 
 def test_prune_within_a_drop(headcount, place, tmp_path):
     out = tmp_path / "small"
-    ask = prune_command(place, "--test", place / "test.tsv", "--max-drop", "20", "--out", out)
+    ask = prune_command(place, "--test", place / "test.tsv", "--max-drop", "60", "--out", out)
     found = answer(headcount(*ask, "--json"))
     keys = {"removed", "left", "before", "after", "low", "high", "noninferior", "parameters_before", "parameters_after"}
     assert keys <= set(found)
@@ -224,6 +224,9 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
     assert "try up to 8 cuts" in result.out
     assert "try up to 2 cuts" in headcount(*prune_command(place, "--max-drop", "0.5", "--dry-run", "--step", "0.5")).out
     assert "In all at most" in result.out
+    assert "12 selection examples cannot show a drop of at most 0.5 points: 22 points" in result.out
+    assert not out.exists()
+    refused(headcount(*prune_command(place, "--max-drop", "0.5", "--out", out)), "12 selection", "--confidence")
     assert not out.exists()
 
 

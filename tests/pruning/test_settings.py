@@ -36,7 +36,7 @@ from toy_jobs import JOBS, WORDS, classification, sentences
         ({"speedup": 0.9}, "0.9", "speedup"),
         ({"max_drop": 1, "kinds": ()}, "no kind", "kinds"),
         ({"max_drop": 1, "keep_at_least": -1}, "-1", "keep_at_least"),
-        ({"max_drop": 1, "caution": -0.5}, "-0.5", "caution"),
+        ({"max_drop": 1, "confidence": 0.3}, "0.3", "confidence"),
         ({"max_drop": 1, "score_examples": 0}, "0", "score_examples"),
         ({"max_drop": 1, "step": 0}, "0 ", "step"),
         ({"max_drop": 1, "step": 1.5}, "1.5", "step"),

@@ -132,8 +132,8 @@ def _print_layers(result: dict[str, Any], metric: Any, alpha: float) -> None:
         console.print("The heads were chosen on other data than they are tested on.")
     else:
         console.print(
-            "The best of many heads is tested on the data it was chosen on, so p is optimistic; "
-            "--select-data chooses it on other data."
+            f"{result['shared']:,} of the {result['n']:,} examples that the heads are tested on were also used to "
+            "choose the best of many, so p is optimistic; --select-data chooses them on other data."
         )
 
 

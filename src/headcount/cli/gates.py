@@ -72,7 +72,10 @@ def gates(
     scratch_epochs: Annotated[
         int | None,
         typer.Option(
-            "--scratch-epochs", rich_help_panel=SCRATCH, min=1, help="Epochs from scratch; by default --epochs."
+            "--scratch-epochs",
+            rich_help_panel=SCRATCH,
+            min=1,
+            help="By default as many as the original was trained for, if a file beside it says so; else --epochs.",
         ),
     ] = None,
     scratch_lr: Annotated[
@@ -121,13 +124,13 @@ def gates(
         "settings": settings, "overlap": overlap, "roles": known,
         "kinds": listed(kinds),
     }  # fmt: skip
-    scratch = (scratch_epochs or epochs if from_scratch else 0, scratch_lr)
+    scratch = ((scratch_epochs or known_epochs(setup.model) or epochs) if from_scratch else 0, scratch_lr)
     result = _run(setup, out, model, tokenizer, train_task, test_task, options, scratch)
     print_json(result) if setup.as_json else console.print(result["report"], soft_wrap=True, markup=False)
 
 
-def read_roles(path: str) -> dict[Any, str]:
-    """The role of each head, from a run of `headcount roles`; the strongest where it has several."""
+def read_roles(path: str) -> dict[Any, tuple[str, ...]]:
+    """All roles of each head, from a run of `headcount roles`; scores of different roles cannot be compared."""
     from headcount.errors import HeadcountError
     from headcount.heads import Head
     from headcount.runs import read_run
@@ -136,14 +139,30 @@ def read_roles(path: str) -> dict[Any, str]:
     rows = None if content is None else content.get("heads")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "role" in row for row in rows):
         raise HeadcountError(f"{path} is not a finished run of `headcount roles`", advice="choose another {roles}")
-    wrong = next((row["score"] for row in rows if not isinstance(row.get("score") or 0, (int, float))), None)
-    if wrong is not None:
-        raise HeadcountError(f"{path} holds the score {wrong!r}, not a number", advice="run `headcount roles` again")
-    found: dict[Any, str] = {}
-    for row in sorted(rows, key=lambda row: -(row.get("score") or 0)):
+    found: dict[Any, dict[str, None]] = {}
+    for row in rows:
         if row["role"]:
-            found.setdefault(Head.parse(str(row.get("head"))), str(row["role"]))
-    return found
+            found.setdefault(Head.parse(str(row.get("head"))), {})[str(row["role"])] = None
+    return {head: tuple(roles) for head, roles in found.items()}
+
+
+def known_epochs(directory: str) -> int | None:
+    """For how many epochs a model was trained, if a file beside it says so.
+
+    That is transformers' trainer_state.json, or the scores.json of recipes/train_translator.py.
+    """
+    from headcount.errors import HeadcountError
+    from headcount.files import read_object
+
+    try:
+        state, scores = (Path(directory) / name for name in ("trainer_state.json", "scores.json"))
+        if state.is_file():
+            return max(1, round(float(read_object(state)["num_train_epochs"])))
+        if scores.is_file():
+            return max(len(by_epoch) for by_epoch in read_object(scores).values())
+    except (HeadcountError, OSError, KeyError, TypeError, ValueError):
+        pass  # a file of that name with something else in it
+    return None
 
 
 def _numbers(option: str, text: str | None, kind: Any) -> list[Any] | None:
@@ -192,8 +211,7 @@ def _run(
         content, report = gated.to_json(), gated.report(path.as_posix())
         if scratch[0]:
             content["from_scratch"] = _from_scratch(gated, train_task, test_task, options, scratch, out, tokenizer)
-            score, epochs = content["from_scratch"]["after"], scratch[0]
-            report += f"\nThe same layout from random weights, {epochs} epochs: {gated.metric.name} {score:.4g}"
+            report += f"\n{_scratch_in_words(content['from_scratch'], gated.metric)}"
         return run.finish({"model": setup.model, **content, "path": path.as_posix(), "report": report})
 
 
@@ -210,15 +228,38 @@ def _from_scratch(
     from headcount.cli.console import progress
     from headcount.evaluation import evaluate
     from headcount.pruning import hold_out
+    from headcount.stats import change_bounds
     from headcount.surgery import save
     from headcount.training import Recovery, fresh_copy, recover
 
     settings = options["settings"]
-    train, test, _ = hold_out(train_task, test_task, settings.seed, options["overlap"])
+    rest, test, _ = hold_out(train_task, test_task, settings.seed, options["overlap"])
+    train, select, _ = hold_out(rest, None, settings.seed)  # the epoch is chosen on neither training nor test data
     fresh = fresh_copy(gated.model, settings.seed)
-    recovery = Recovery(scratch[0], lr=scratch[1], tokens=settings.tokens, seed=settings.seed)
-    chosen = train.subset(range(min(len(train), len(test))))  # the best epoch is chosen without the test data
+    recovery = Recovery(scratch[0], lr=scratch[1], tokens=settings.tokens, distill=0, hidden=0, seed=settings.seed)
     with progress("training from scratch") as bar:
-        recover(fresh, train, chosen, recovery, directory=out / "from-scratch-state", progress=bar)
+        recover(fresh, train, select, recovery, directory=out / "from-scratch-state", progress=bar)
     path = save(fresh, out / "from-scratch", tokenizer=tokenizer)
-    return {"after": evaluate(fresh, test).score(), "epochs": scratch[0], "path": path.as_posix()}
+    ours, theirs = evaluate(gated.model, test).of(), evaluate(fresh, test).of()
+    low, high = change_bounds(ours, theirs[None], test.metric)
+    after = float(test.metric.of(theirs))
+    return {
+        "after": after,
+        "change": after - gated.after,
+        "low": float(low[0]),
+        "high": float(high[0]),
+        "epochs": scratch[0],
+        "selected_on": len(select),
+        "path": path.as_posix(),
+    }
+
+
+def _scratch_in_words(result: dict[str, Any], metric: Any) -> str:
+    from headcount.cli.console import number, signed
+
+    change, low, high = (signed(result[name], metric) for name in ("change", "low", "high"))
+    return (
+        f"The same layout from random weights, at most {result['epochs']} epochs, the best chosen on "
+        f"{result['selected_on']:,} other examples: {metric.name} {number(result['after'], metric)} "
+        f"({change} against the gates, 95% interval {low} to {high})"
+    )

@@ -52,10 +52,14 @@ def prune(
     params: Annotated[str | None, _amount("--params", "Share of all parameters to save: 10%.")] = None,
     flops: Annotated[str | None, _amount("--flops", "Share of all FLOPs to save: 50%.")] = None,
     speedup: Annotated[float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="Target speedup: 2.")] = None,
-    caution: Annotated[
+    confidence: Annotated[
         float,
-        typer.Option("--caution", rich_help_panel=SIZE, min=0.0, help="Standard errors to stay within --max-drop."),
-    ] = 0.0,
+        typer.Option(
+            "--confidence",
+            rich_help_panel=SIZE,
+            help="That the drop is within --max-drop on other data, too; 0.5 goes by the measured drop.",
+        ),
+    ] = 0.95,
     units: Annotated[
         str | None,
         typer.Option(

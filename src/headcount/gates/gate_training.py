@@ -20,7 +20,7 @@ from headcount.training import Checkpointer, Training, refuse_misfit, refuse_set
 
 WEIGHTS = ("all", "gated", "none")
 
-RAMP = 0.6  # what is to be open falls from all to what is wanted during this share of the steps
+RAMP = 0.6  # what is to be open falls from what is to what is wanted during this share of the steps
 STEERING = 0.5  # how fast the price follows: e-fold in two steps if everything is open and nothing should be
 CHEAPEST, DEAREST = 1e-6, 1e3
 NOTES, LOOKS = 50, 20  # how often a stage takes notes, and a snapshot if a gate is open
@@ -60,10 +60,12 @@ class Gating:
 class Course:
     """How a stage has gone so far.
 
-    price: of an open gate. notes: [{step, loss, open, lambda}]. recent: losses since the last note.
+    price: of an open gate. start: the expected cost of what was open when the stage began.
+    notes: [{step, loss, open, lambda}]. recent: losses since the last note.
     """
 
     price: float
+    start: float
     notes: list[dict[str, float]] = field(default_factory=list)
     recent: list[float] = field(default_factory=list)
 
@@ -71,7 +73,7 @@ class Course:
     def parse(cls, content: dict[str, Any]) -> Course:
         """As `asdict` writes it; what is not a number raises an error here, not where it is printed."""
         recent = [float(loss) for loss in content["recent"]]
-        return cls(float(content["price"]), parse_notes(content["notes"]), recent)
+        return cls(float(content["price"]), float(content["start"]), parse_notes(content["notes"]), recent)
 
 
 @dataclass
@@ -115,7 +117,8 @@ class GateTraining(Training):
         super().__init__(
             model, task, groups, batches=batches, epochs=settings.epochs, seed=settings.seed, what="the gates"
         )
-        self.gates, self.units, self.wanted, self.course = gates, units, wanted, Course(price)
+        self.gates, self.units, self.wanted, self.course = gates, units, wanted, Course(price, start=0.0)
+        self.course.start = self._expected()
         self.total = units.total
         # As if each gate cost 1 on average, so that one price means the same whatever cost is counted in.
         self.scale = units.count / self.total
@@ -140,8 +143,8 @@ class GateTraining(Training):
 
     def after_step(self, step: int) -> None:
         if self.wanted is not None:
-            expected = float(self.units.expected(self.gates).detach())
-            by_now = self.total - (self.total - self.wanted) * min(1.0, (step + 1) / (RAMP * self.steps))
+            start, expected = max(self.wanted, self.course.start), self._expected()
+            by_now = start - (start - self.wanted) * min(1.0, (step + 1) / (RAMP * self.steps))
             grown = self.course.price * math.exp(STEERING * (expected - by_now) / self.total)
             self.course.price = min(DEAREST, max(CHEAPEST, grown))
         if (step + 1) % max(1, self.steps // NOTES) == 0 or step + 1 == self.steps:
@@ -186,11 +189,16 @@ class GateTraining(Training):
         with torch.no_grad():
             self.gates.log_alpha.copy_(self._fitting(restored.tensors, "gates"))
         if course is None:
+            self.course.start = self._expected()
             return
         self.course = course
         if snapshot is not None:
             weights = restored.copies.get("snapshot") or weights_of(self.model)
             self.snapshot = GateSnapshot(snapshot, weights, self._fitting(restored.tensors, "snapshot"))
+
+    def _expected(self) -> float:
+        """What the open units are expected to cost together."""
+        return float(self.units.expected(self.gates).detach())
 
     def _fitting(self, tensors: dict[str, Tensor], name: str) -> Tensor:
         refuse_misfit(name, tensors.get(name), (self.gates.log_alpha.shape,))

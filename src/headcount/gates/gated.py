@@ -14,6 +14,8 @@ from headcount.structure import anatomy
 from headcount.surgery import Evidence
 from headcount.tasks import Metric
 
+MISSED = 0.1  # of the target: if fewer or more gates are open before the cut, the user is told
+
 
 @dataclass(frozen=True)
 class GateStage:
@@ -23,7 +25,8 @@ class GateStage:
     neurons in ranges. left: of the units with gates; of: how many these are; units: what they are.
     flops, flops_left: the share of FLOPs that was asked for, if one was, and that is left.
     change, low, high: against the whole model, with the paired 95% interval.
-    decided: share of gates that ended within 0.01 of 0 or 1. roles: how many heads of each role are left (figure 8).
+    decided: share of gates that ended within 0.01 of 0 or 1. open_before: how many gates were expected to be open
+    before the cut, which keeps exactly what was asked for. roles: how many heads of each role are left (figure 8).
     notes: how the training went, [{step, loss, open, lambda}]. went_back_to: the step whose model was kept, if every
     gate closed after it.
     """
@@ -39,6 +42,7 @@ class GateStage:
     low: float
     high: float
     decided: float
+    open_before: float
     units: str = "heads"
     flops: float | None = None
     flops_left: float | None = None
@@ -50,7 +54,7 @@ class GateStage:
     def parse(cls, content: dict[str, Any]) -> GateStage:
         """As `asdict` writes it; what is not a number raises an error here, not where it is printed."""
         given = {one.name: content[one.name] for one in fields(cls)}
-        for name in ("price", "score", "change", "low", "high", "decided"):
+        for name in ("price", "score", "change", "low", "high", "decided", "open_before"):
             given[name] = float(given[name])
         for name in ("target", "went_back_to"):
             given[name] = None if given[name] is None else int(given[name])
@@ -66,6 +70,11 @@ class GateStage:
     @property
     def remark(self) -> str:
         """What the user should know about this stage, if anything."""
+        if self.target is not None and abs(self.open_before - self.target) > max(1.0, MISSED * self.target):
+            return (
+                f"{self.name}: {self.open_before:.1f} gates were expected to be open before the cut to {self.target}, "
+                "so the cut decided what training did not; train longer, or with a lower learning rate of the gates."
+            )
         if self.went_back_to is None:
             return ""
         return (
@@ -136,6 +145,7 @@ class Gated:
                 f"{'' if stage.flops_left is None else f'{stage.flops_left:.2%} of the FLOPs, '}"
                 f"{name} {stage.score:.{digits}f} "
                 f"({stage.change:+.{digits}f}, 95% interval {stage.low:+.{digits}f} to {stage.high:+.{digits}f}), "
+                f"{stage.open_before:.1f} gates open before the cut, "
                 f"{stage.decided:.0%} of the gates within 0.01 of 0 or 1"
             )
             lines.append(f"    {_by_kind(stage.left_by_site)}")
@@ -151,16 +161,17 @@ class Gated:
         return Evidence([finding], self.metric.name, self.after, self.test_n, data, command)
 
 
-def roles_left(roles: Mapping[Head, str] | None, removed: set[Head]) -> dict[str, int] | None:
-    """How many heads of each role are left.
+def roles_left(roles: Mapping[Head, str | Sequence[str]] | None, removed: set[Head]) -> dict[str, int] | None:
+    """How many heads of each role are left; a head with several roles counts for each.
 
     >>> roles_left({Head("encoder", 0, 0): "positional", Head("encoder", 0, 1): "rare"}, {Head("encoder", 0, 1)})
     {'positional': 1, 'rare': 0}
     """
     if roles is None:
         return None
-    left = Counter(role for head, role in roles.items() if head not in removed)
-    return {role: left[role] for role in sorted(set(roles.values()))}
+    each = [(head, role) for head, own in roles.items() for role in ([own] if isinstance(own, str) else own)]
+    left = Counter(role for head, role in each if head not in removed)
+    return {role: left[role] for role in sorted({role for _, role in each})}
 
 
 def _counts(content: dict[str, Any]) -> dict[str, int]:

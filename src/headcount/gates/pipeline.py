@@ -41,7 +41,7 @@ def train_gates(
     target_flops: float | Sequence[float] | None = None,
     kinds: Sequence[str] | None = None,
     settings: Gating | None = None,
-    roles: Mapping[Head, str] | None = None,
+    roles: Mapping[Head, str | Sequence[str]] | None = None,
     overlap: str = "refuse",
     run: str | Path | RunDirectory | None = None,
     on_stage: Callable[[GateStage, Any], object] | None = None,
@@ -73,7 +73,7 @@ def train_gates(
     keep. target_flops: instead, for any units, the share to keep of the FLOPs of all heads and neurons, on texts of the
     mean length of `task`. The price is steered to get there. Several make a path: each stage begins where the last
     one ended.
-    kinds: only units of these kinds get gates. roles: of heads, to count which survive.
+    kinds: only units of these kinds get gates. roles: of heads, one or several each, to count which survive.
     overlap: what happens to test examples that are also in the training data: "refuse", "drop" or "allow".
     run: a run directory; the same call resumes there, and ends in the same result.
     on_stage: called with every finished stage and its model. progress: called with what is being done, and its share.
@@ -226,7 +226,7 @@ def _measure(
     base: np.ndarray,
     path: GatePath,
     removed: list[Head],
-    roles: Mapping[Head, str] | None,
+    roles: Mapping[Head, str | Sequence[str]] | None,
     went_back_to: int | None,
 ) -> GateStage:
     statistics = evaluate(smaller, test).of()
@@ -247,6 +247,7 @@ def _measure(
         low=float(low[0]),
         high=float(high[0]),
         decided=training.gates.decided(),
+        open_before=float(training.gates.penalty().detach()),
         units=" and ".join(units.masks),
         flops=goal.flops,
         flops_left=None if goal.flops is None else units.cost(left),

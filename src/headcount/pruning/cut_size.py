@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,18 +13,22 @@ import numpy as np
 
 from headcount.bench import measure_speed
 from headcount.errors import HeadcountError, counted
-from headcount.heads import count_units
+from headcount.heads import Head, count_units
 from headcount.pruning.curve import Point, make_point
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.search_methods import counts
 from headcount.pruning.settings import COST_OF, Pruning
 from headcount.pruning.unit_costs import flops_of
+from headcount.stats import NonInferiority, about, noninferior, unseen_share
 from headcount.structure import UNITS
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
 
 HALVINGS = 3  # between two steps of a search by cost
+BETWEEN = 7  # cuts that are tested between two steps of a search within a drop
 COARSE = 0.1  # steps on the way to a given number of heads, for methods that score heads again after each
+
+TOO_FEW = "add selection data, allow a larger {max_drop}, or lower {confidence} to 0.5 to go by the measured drop"
 
 Chosen = tuple[Cut, tuple[Point, ...]]
 
@@ -52,48 +57,83 @@ def cut_sizes(settings: Pruning, total: int) -> list[int]:
 
 
 def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
-    """The largest cut whose drop on the selection data stays within the budget.
+    """The largest cut that the selection data shows to stay within the budget.
 
-    Tries larger and larger cuts until two in a row are surely beyond it, then bisects between the last good one and
-    the next.
+    Larger and larger cuts are tested, and the first that is not shown to stay within it ends the search: a fixed
+    sequence, in which every test has the full confidence (Maurer, Hothorn and Lehmacher 1995), since a cut is only
+    reached if all smaller ones passed. The cuts between the last that passed and the first that failed are tested the
+    same way. As each of the two sequences fails in at most 1 - confidence of cases, the drop of the chosen cut is
+    within the budget in at least 90% of cases by default.
     """
     settings, metric = search.settings, select_task.metric
     assert settings.max_drop is not None
     budget = Budget.of(metric, settings.max_drop, float(metric.of(base)))
-    found, points = list[Cut](), list[Point]()
-    drops, errors = list[float](), list[float]()
+    points, tests = list[Point](), list[NonInferiority]()
 
-    def measure(cut: Cut) -> tuple[float, float]:
-        points.append(_point(search, select_task, base, cut))
-        return budget.drop(points[-1].score), _standard_error(points[-1])
+    def passes(cut: Cut) -> bool:
+        statistics = search.measure(cut, select_task)
+        points.append(make_point(metric, base, statistics, cut.removed, search.share(cut)))
+        tests.append(budget.test(metric, base, statistics, settings.confidence))
+        return tests[-1].shown
 
-    def beyond(cut: Cut) -> bool:
-        drop, error = measure(cut)
-        return not drop + settings.caution * error <= budget.allowed
-
+    chosen = failed = None
     for cut in search.cuts(cut_sizes(settings, search.total)):
-        found.append(search.without(cut.removed))  # made again if it is chosen: not all of them fit into memory
-        drop, error = measure(cut)
-        drops.append(drop)
-        errors.append(error)
-        if surely_beyond(drops, errors, budget.allowed, settings.caution):
+        if not passes(cut):
+            failed = search.without(cut.removed)
             break
-    if not found:
+        chosen = search.without(cut.removed)  # made again if it is chosen: not all of them fit into memory
+    if not points:
         raise HeadcountError("no cut removes the same number of heads from every layer", advice="leave {uniform} out")
-    best = largest_within(drops, errors, budget.allowed, settings.caution)
-    if best is None:
-        likely = believable(drops, errors)
-        least = int(likely.argmin())
-        within = f"{settings.caution:g} standard errors within" if settings.caution else "within"
+    for cut in [] if failed is None else between(search, chosen or search.whole, failed):
+        if not passes(cut):
+            break
+        chosen = cut
+    if chosen is None:
+        drop, bound = (budget.in_points(budget.drop(budget.base + one)) for one in (tests[0].change, tests[0].bound))
         raise HeadcountError(
-            f"no cut stays {within} {budget.points:g} points: the smallest drop found is "
-            f"{budget.in_points(float(likely[least])):.2f} points, with {count_units(points[least].removed)} removed",
-            advice="allow a larger {max_drop}, or recover by fine-tuning",
+            f"no cut is shown to stay within {budget.points:g} points on {len(base):,} selection examples: without "
+            f"{count_units(points[0].removed)}, the drop is {drop:.2f} points, and can be {bound:.2f} "
+            f"({settings.confidence:.0%} confidence)",
+            advice=TOO_FEW,
         )
-    chosen = found[best]
-    if best + 1 < len(found):
-        chosen, _ = bisect(search, chosen, found[best + 1], beyond, HALVINGS)
     return chosen, tuple(sorted(points, key=lambda point: len(point.removed)))
+
+
+def between(search: CutSearch, inside: Cut, outside: Cut) -> list[Cut]:
+    """Growing cuts between two, at most `BETWEEN` of them.
+
+    Cuts with equally many units per layer have nothing between them, nor have cuts that do not hold each other.
+    """
+    order, breaks = _breaks(search, inside, outside)
+    places = breaks[1:-1]
+    if len(places) > BETWEEN:
+        places = [places[round(i * (len(places) + 1) / (BETWEEN + 1)) - 1] for i in range(1, BETWEEN + 1)]
+    return [_cut_at(search, order, place) for place in places]
+
+
+def unshowable(budget: Budget, metric: Metric, base: np.ndarray, confidence: float, what: str) -> str:
+    """Why a drop within the budget cannot be shown on this data, even if the cut changes nothing; empty if it can.
+
+    base: (N, S) the statistics of the whole model.
+    """
+    n, best = len(base), budget.test(metric, base, base, confidence)
+    if best.shown:
+        return ""
+    loss = "drop" if metric.higher_is_better else "rise"
+    asked, shown = f"{budget.points:g}", f"{budget.in_points(abs(best.bound)):.2g}"
+    more = ""
+    if budget.allowed:
+        unseen = unseen_share(n, 1 - confidence) * budget.allowed / abs(best.bound)  # lost, they use up the budget
+        more = f"; at least about {about(math.log(1 - confidence) / math.log(1 - unseen)):,} are needed"
+    return (
+        f"{n:,} {what} example{'s' * (n != 1)} cannot show a {loss} of at most {in_unit(asked, metric)}: "
+        f"{in_unit(shown, metric)} is the best they can show, if nothing changes{more}"
+    )
+
+
+def in_unit(number: str, metric: Metric) -> str:
+    """Points in words: `2%` of a perplexity, `1 point` or `2 points` of anything else."""
+    return f"{number}{'%' if metric.relative else ' point' if number == '1' else ' points'}"
 
 
 def _cut_to_number(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
@@ -133,19 +173,13 @@ def bisect(
 ) -> tuple[Cut, Cut]:
     """Two cuts one unit apart, the smaller within a limit and the larger beyond it, from two that are further apart.
 
-    Cuts with the same number of units per layer have nothing between them, nor have cuts that do not hold each other.
     halvings: at most so often where units are compared by cost, of which there can be thousands.
     """
-    if search.settings.uniform or not set(inside.removed) <= set(outside.removed):
-        return inside, outside
-    already = set(inside.removed)
-    order = [*inside.removed, *(head for head in outside.removed if head not in already)]
-    breaks = [place for place in range(len(already), len(order) + 1) if search.may_end(order, place)]
+    order, breaks = _breaks(search, inside, outside)
     low, high, by_cost = 0, len(breaks) - 1, search.settings.by_cost
     while high - low > 1 and not (by_cost and halvings == 0):
         middle = (low + high) // 2
-        removed = order[: breaks[middle]]
-        cut = search.without(search.costs.rounded(removed) if by_cost else removed)
+        cut = _cut_at(search, order, breaks[middle])
         if beyond(cut):
             high, outside = middle, cut
         else:
@@ -154,13 +188,21 @@ def bisect(
     return inside, outside
 
 
+def _breaks(search: CutSearch, inside: Cut, outside: Cut) -> tuple[list[Head], list[int]]:
+    """The units of the larger cut, those of the smaller first, and the places from one to the other to cut at."""
+    if search.settings.uniform or not set(inside.removed) <= set(outside.removed):
+        return [], []
+    already = set(inside.removed)
+    order = [*inside.removed, *(head for head in outside.removed if head not in already)]
+    return order, [place for place in range(len(already), len(order) + 1) if search.may_end(order, place)]
+
+
+def _cut_at(search: CutSearch, order: list[Head], place: int) -> Cut:
+    return search.without(search.costs.rounded(order[:place]) if search.settings.by_cost else order[:place])
+
+
 def _point(search: CutSearch, select_task: Task, base: np.ndarray, cut: Cut) -> Point:
     return make_point(select_task.metric, base, search.measure(cut, select_task), cut.removed, search.share(cut))
-
-
-def _standard_error(point: Point) -> float:
-    """Of the change, from its 95% interval."""
-    return (point.change_high - point.change_low) / 3.92
 
 
 class Saving:
@@ -246,46 +288,7 @@ class Budget:
         """An amount of the metric as points."""
         return drop / self.point
 
-
-def largest_within(drops: Sequence[float], errors: Sequence[float], allowed: float, caution: float = 0.0) -> int | None:
-    """The position of the largest cut that stays within the budget; None if none does.
-
-    >>> largest_within([0.001, 0.004, 0.002, 0.02], [0.01] * 4, allowed=0.005)
-    2
-    >>> largest_within([0.02, 0.03], [0.01] * 2, allowed=0.005) is None
-    True
-
-    Judged one by one, the luckiest of many measurements would be chosen, and its luck does not last. Removing more
-    heads cannot really be better, so drops are first made to rise (isotonic regression, weighted by their certainty),
-    which lends each the evidence of its neighbours; the drop as measured must be within the budget, too.
-
-    drops, errors: measured drops of growing cuts and their standard errors.
-    caution: how many standard errors to stay within the budget.
-    """
-    good = believable(drops, errors) + caution * np.asarray(errors, float) <= allowed + 1e-12
-    return int(np.flatnonzero(good)[-1]) if good.any() else None
-
-
-def surely_beyond(drops: Sequence[float], errors: Sequence[float], allowed: float, caution: float = 0.0) -> bool:
-    """Whether the last two cuts are both two standard errors beyond the budget, so that no larger one will be chosen.
-
-    >>> surely_beyond([0.0, 0.03, 0.03], [0.01] * 3, allowed=0.015), surely_beyond([0.03], [0.01], allowed=0.0)
-    (False, False)
-    >>> surely_beyond([0.0, 0.03, 0.03], [0.01] * 3, allowed=0.015, caution=1)
-    True
-    """
-    last = list(zip(drops, errors, strict=True))[-2:]
-    return len(last) == 2 and all(drop - 2 * error > allowed - caution * error for drop, error in last)
-
-
-def believable(drops: Sequence[float], errors: Sequence[float]) -> np.ndarray:
-    """Drops that are not smaller than what the cuts around them say.
-
-    >>> believable([0.0, 0.3, 0.1, 0.4], [0.1] * 4).round(2).tolist()
-    [0.0, 0.3, 0.2, 0.4]
-    """
-    from sklearn.isotonic import IsotonicRegression  # slow to import
-
-    measured, spread = np.asarray(drops, float), np.maximum(np.asarray(errors, float), 1e-9)
-    rising = IsotonicRegression().fit_transform(np.arange(len(measured)), measured, sample_weight=spread**-2.0)
-    return np.maximum(rising, measured)
+    def test(self, metric: Metric, base: np.ndarray, after: np.ndarray, confidence: float = 0.95) -> NonInferiority:
+        """Whether statistics (N, S) before and after a cut show that its drop is within the budget."""
+        better = self.higher_is_better
+        return noninferior(base, after, metric, self.allowed, higher_is_better=better, level=confidence)

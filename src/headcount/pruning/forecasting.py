@@ -1,4 +1,4 @@
-"""`forecast`: what a pruning job would do, and about how long each step would take here, from timing one batch."""
+"""`forecast`: what a pruning job would do, how long each step would take here, and what its data cannot show."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from headcount.bench import seconds_per_token
 from headcount.errors import counted, duration
 from headcount.pruning.calibration import CALIBRATION_TOKENS
 from headcount.pruning.cut_size import cut_sizes
+from headcount.pruning.pipeline import limits_of
 from headcount.pruning.search import THOUSANDTHS
 from headcount.pruning.search_methods import removable
 from headcount.pruning.settings import Pruning
@@ -22,7 +23,10 @@ from headcount.tasks import Task
 def forecast(
     model: Any, score_task: Task, select_task: Task, test_task: Task | None, settings: Pruning
 ) -> dict[str, Any]:
-    """The steps of `prune` and their seconds: `steps` [{what, seconds}], `seconds` and a `text`; nothing is changed."""
+    """The steps of `prune` and their seconds: `steps` [{what, seconds}], `seconds`, `limits` and a `text`.
+
+    limits: where the data is too small to show that a drop is within the budget. Nothing is changed.
+    """
     units = settings.units or "heads"
     refuse_headless(model, units)
     data = split_data(score_task, select_task, test_task, settings)
@@ -51,10 +55,12 @@ def forecast(
     seconds = sum(time for _, time in steps)
     lines = [f"To {settings.goal}, with {counted(total, f'removable {what}')}, prune would:"]
     lines += [f"  {what}: about {duration(time)}" for what, time in steps]
-    lines += [*data.remarks, f"In all at most about {duration(seconds)} here."]
+    limits = list(limits_of(model, data, settings).values())
+    lines += [*data.remarks, *limits, f"In all at most about {duration(seconds)} here."]
     return {
         "steps": [{"what": what, "seconds": time} for what, time in steps],
         "seconds": seconds,
+        "limits": limits,
         "text": "\n".join(lines),
     }
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headcount.bench import measure_speed
+from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.cut_size import Budget, choose_cut
+from headcount.pruning.cut_size import TOO_FEW, Budget, choose_cut, unshowable
 from headcount.pruning.pruned import Pruned
 from headcount.pruning.search import CutSearch
 from headcount.pruning.settings import Pruning
-from headcount.pruning.splits import refuse_headless, split_data
+from headcount.pruning.splits import Splits, refuse_headless, split_data
 from headcount.pruning.unit_costs import cost_table, flops_of
 from headcount.runs import RunDirectory, model_signature, open_run, versions
-from headcount.stats import change_bounds, noninferior
+from headcount.stats import change_bounds
 from headcount.structure import cache_bytes, whole_anatomy
-from headcount.tasks import Task, refuse_non_tasks
+from headcount.tasks import Metric, Task, refuse_non_tasks
 from headcount.training import recover
 
+log = logging.getLogger("headcount")
+
 VERDICT_POINTS = 1.0  # the margin of the verdict where no drop was given
+VERDICT_CONFIDENCE = 0.95
+FEW = 64  # examples to judge the limits of the data by
 
 
 def prune(
@@ -69,6 +77,11 @@ def prune(
         **settings.signature(),
         "versions": versions(),
     }
+    limits = limits_of(model, data, settings)
+    if "selection" in limits:
+        raise HeadcountError(limits["selection"].rstrip("."), advice=TOO_FEW)
+    for limit in limits.values():
+        log.warning(limit)
     with open_run(run, signature) as directory:
         tell("calibrating", 0.0)
         calibration = None
@@ -111,22 +124,45 @@ def prune(
         settings=settings,
         path=tried,
         recovery=tuple(scores),
-        remarks=(*data.remarks, *_what_others_would_add(model, data.test, settings)),
+        remarks=(*data.remarks, *limits.values(), *_what_others_would_add(model, data.test, settings)),
         signature=signature,
         **_test(model, smaller, data.test, settings),
     )
+
+
+def limits_of(model: Any, data: Splits, settings: Pruning) -> dict[str, str]:
+    """Where the data is too small to show that a drop is within the budget: for "selection", "test", both or neither.
+
+    Judged by the whole model's statistics of a few examples, as often as there are more.
+    """
+    asked = [("test", data.test, VERDICT_CONFIDENCE)]
+    if not settings.is_sized:
+        asked.insert(0, ("selection", data.select, settings.confidence))
+    found = {}
+    for what, task, confidence in asked:
+        few = evaluate(model, task.subset(range(min(FEW, len(task))))).of()
+        statistics = np.resize(few, (len(task), few.shape[1]))
+        budget = _verdict_budget(task.metric, statistics, settings)
+        if limit := unshowable(budget, task.metric, statistics, confidence, what):
+            found[what] = f"{limit}."
+    return found
+
+
+def _verdict_budget(metric: Metric, before: np.ndarray, settings: Pruning) -> Budget:
+    """The margin of the verdict; before: (N, S) the statistics of the whole model."""
+    points = VERDICT_POINTS if settings.max_drop is None else settings.max_drop
+    return Budget.of(metric, points, float(metric.of(before)))
 
 
 def _test(whole: Any, smaller: Any, task: Task, settings: Pruning) -> dict[str, Any]:
     """Before and after on the test data, and the verdict."""
     metric = task.metric
     base, after = evaluate(whole, task).of(), evaluate(smaller, task).of()
-    score = float(metric.of(base))
-    budget = Budget.of(metric, VERDICT_POINTS if settings.max_drop is None else settings.max_drop, score)
+    budget = _verdict_budget(metric, base, settings)
     low, high = change_bounds(base, after[None], metric)
-    verdict = noninferior(base, after, metric, budget.allowed, higher_is_better=metric.higher_is_better)
+    verdict = budget.test(metric, base, after, VERDICT_CONFIDENCE)
     return {
-        "before": score,
+        "before": budget.base,
         "after": float(metric.of(after)),
         "change": verdict.change,
         "low": float(low[0]),

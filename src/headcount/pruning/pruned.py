@@ -10,7 +10,7 @@ from headcount.bench import Speed
 from headcount.errors import counted
 from headcount.heads import Head, format_units
 from headcount.pruning.curve import Point
-from headcount.pruning.cut_size import Budget
+from headcount.pruning.cut_size import Budget, in_unit
 from headcount.pruning.settings import Pruning
 from headcount.stats import NonInferiority
 from headcount.structure import anatomy, whole_anatomy
@@ -140,14 +140,15 @@ class Pruned:
         budget, metric = Budget.of(self.metric, self.max_drop, self.before), self.metric
         loss = "drop" if metric.higher_is_better else "rise"
         bound = budget.in_points(max(0.0, budget.drop(self.before + self.verdict.bound)))
-        limit = _with_unit(f"{self.max_drop:g}", metric)
-        tested = f"{loss} ≤ {limit}, 95% confidence (one-sided bound {bound:.2f})."
+        digits = 2 if bound < 10 else 0  # as many as a test on few examples carries
+        limit = in_unit(f"{self.max_drop:g}", metric)
+        tested = f"{loss} ≤ {limit}, 95% confidence (one-sided bound {bound:.{digits}f})."
         if self.verdict.shown:
             return f"Non-inferior: {tested}"
         needed = self.verdict.examples_needed
         if needed is not None:
             return f"Not shown to be non-inferior: {tested} About {needed:,} examples would be needed to show it."
-        measured = _with_unit(f"{budget.in_points(budget.drop(self.after)):.2f}", metric)
+        measured = in_unit(f"{budget.in_points(budget.drop(self.after)):.2f}", metric)
         why = f"The measured {loss} is {measured}, so more examples would not help."
         return f"Not shown to be non-inferior: {tested} {why}"
 
@@ -208,10 +209,6 @@ def how_to_load(path: str | None) -> list[str]:
     if path is None:
         return []
     return [f"Saved to {path}. Load it with:", f'  import headcount; model = headcount.load("{path}")']
-
-
-def _with_unit(number: str, metric: Metric) -> str:
-    return f"{number}{'%' if metric.relative else ' point' if number == '1' else ' points'}"
 
 
 def _what_was_removed(pruned: Pruned) -> str:

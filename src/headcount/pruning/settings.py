@@ -53,7 +53,8 @@ class Pruning:
     kinds: only units of these kinds, such as ("encoder", "encoder_ffn"); by default all.
     keep_at_least: units to keep in every site.
     step: how much each step of the search removes: a share below 1 of the heads or of the cost, or a number of heads.
-    caution: how many standard errors of the drop to stay within `max_drop` when the size of the cut is chosen.
+    confidence: that the drop is within `max_drop` on other data, too, when the size of the cut is chosen on the
+        selection data; 0.5 goes by the measured drop.
     recovery: fine-tune afterwards.
     score_examples: score units on at most this many examples, drawn at random; on more, their order changes little.
     seed: of everything random.
@@ -74,7 +75,7 @@ class Pruning:
     kinds: tuple[str, ...] | None = None
     keep_at_least: int = 0
     step: float = 0.05
-    caution: float = 0.0
+    confidence: float = 0.95
     recovery: Recovery | None = None
     score_examples: int = 1024
     seed: int = 0
@@ -93,10 +94,14 @@ class Pruning:
             raise HeadcountError(unknown("groups", self.groups, GROUPS))
         if self.overlap not in OVERLAPS:
             raise HeadcountError(unknown("overlap", self.overlap, OVERLAPS))
-        for name, least in (("keep_at_least", 0), ("caution", 0), ("score_examples", 1)):
+        for name, least in (("keep_at_least", 0), ("score_examples", 1)):
             value = getattr(self, name)
             if not value >= least:
                 raise HeadcountError(f"{value:g} is too small", advice=f"give {{{name}}} a number, {least} or more")
+        if not 0.5 <= self.confidence < 1:
+            raise HeadcountError(
+                f"{self.confidence:g} is not a confidence", advice="give {confidence} from 0.5 to below 1"
+            )
         counts(1, self.step)  # refuses what is not a step
         if self.kinds == ():
             raise HeadcountError("no kind of head is named", advice="give {kinds} a name, or leave it out for all")
@@ -160,8 +165,8 @@ class Pruning:
     def of(cls, settings: Pruning | None = None, **knobs: Any) -> Pruning:
         """Settings by their names, or given settings with some of them changed.
 
-        >>> Pruning.of(Pruning(max_drop=0.5), caution=1)
-        Pruning(max_drop=0.5, caution=1)
+        >>> Pruning.of(Pruning(max_drop=0.5), confidence=0.8)
+        Pruning(max_drop=0.5, confidence=0.8)
         >>> Pruning.of(max_drop=0.5, keep_atleast=1)
         Traceback (most recent call last):
         headcount.errors.HeadcountError: unknown setting of prune 'keep_atleast'; did you mean 'keep_at_least'? ...

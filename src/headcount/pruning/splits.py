@@ -132,4 +132,8 @@ def hold_out(task: Task, test: Task | None, seed: int, overlap: str = "refuse") 
     if not count:
         raise HeadcountError(f"{len(order)} examples are too few to hold some out", advice="pass {test_task}")
     train, test = task.subset(sorted(order[count:])), task.subset(sorted(order[:count]))
-    return train, test, [f"No test data was given: {len(test)} examples were held out, {len(train)} used for training."]
+    remark = (
+        f"No test data was given: {len(test)} examples were held out, {len(train)} used for training. The model was "
+        "probably trained on them before, so that it has seen what it is tested on: give test data of its own (--test)."
+    )
+    return train, test, [remark]

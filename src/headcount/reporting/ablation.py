@@ -77,7 +77,7 @@ def _layers_found(run: RunRecord) -> str:
     apart = (
         "Heads were selected and tested on different data."
         if run.content.get("chosen_apart")
-        else "Each head was selected as the best and tested on the same data, so p is optimistic."
+        else "Heads were selected as the best and tested on the same examples, so p is optimistic."
     )
     return f"{layers - harmed} of {layers} layers show no significant loss with a single head. {apart}"
 

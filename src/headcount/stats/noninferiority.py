@@ -21,7 +21,7 @@ class NonInferiority:
     change: observed, in the metric's own sign. bound: its one-sided confidence bound on the worse side.
     shown: the bound is within the margin, or equal to it.
     examples_needed: about how many examples would show it if the change stays the same, to two digits; None if no
-        number would.
+        number would, or the level is one half, at which the observed change decides.
     """
 
     shown: bool
@@ -62,7 +62,7 @@ def noninferior(
     sign = 1.0 if higher_is_better else -1.0
     change = float(score(masked, metric) - score(base, metric))
     room = sign * change + margin
-    if room <= 0:
+    if room <= 0 or level <= 0.5:
         needed = None
     elif are_outcomes(base, metric) and (masked[:, 1] == base[:, 1]).all():  # the rule of three
         needed = 1 if room >= 1 else about(math.log(1 - level) / math.log(1 - room))
