@@ -1,9 +1,9 @@
 """Tasks: data, a loss per example, and per-example statistics that every metric is a function of."""
 
-from headcount.tasks.answering import QuestionAnswering
+from headcount.tasks.answering import SPAN, QuestionAnswering
 from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification
-from headcount.tasks.columns import Column, find_label, find_text, find_translation
+from headcount.tasks.columns import LABELS, Column, find_text, find_translation
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.registry import guess_kind, load_task, refuse_unknown
@@ -16,6 +16,8 @@ from headcount.tasks.translation import EndAtLimit, Summarization, Translation, 
 from headcount.tasks.without_labels import unlabeled
 
 __all__ = [
+    "LABELS",
+    "SPAN",
     "BaseTask",
     "Batch",
     "Classification",
@@ -38,7 +40,6 @@ __all__ = [
     "TokenClassification",
     "Translation",
     "digest",
-    "find_label",
     "find_text",
     "find_translation",
     "generator",
