@@ -235,6 +235,7 @@ SAME_THING = {
     "bench": "its command",
     "curve": "its command",
     "demo": "its command",
+    "explore": "its command",
     "export": "its command",
     "dynamics": "its section of the report",
     "gates": "its command and its section of the report",

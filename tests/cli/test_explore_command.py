@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 import webbrowser
 
@@ -64,10 +68,21 @@ def test_a_live_page_from_start_to_ctrl_c(place, tmp_path):
     request = urllib.request.Request(f"{address}ask", asked, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert json.loads(answer.read())["bars"]
-    process.send_signal(signal.SIGINT)
+    threading.Thread(target=keep_asking, args=(address,), daemon=True).start()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)  # while the model works
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def keep_asking(address):
+    """Every head's effect on one text after the other, until nobody answers."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        for place in range(10_000):
+            asked = json.dumps({"what": "effects", "text": f"{'a dog runs ' * (place % 4)} the cat"}).encode()
+            request = urllib.request.Request(f"{address}ask", asked, {"Content-Type": "application/json"})
+            urllib.request.urlopen(request, timeout=60).read()
 
 
 def test_runs_examples_and_the_pruned_model(headcount, place, served):
@@ -114,9 +129,11 @@ def test_a_run_of_views_goes_into_the_report(headcount, place, tmp_path):
     assert [one["label"] for one in content["view"]["texts"]] == ["LABEL_1", "LABEL_0"]
     assert content["view"]["texts"][0]["pruned"]["bars"]
     assert (run / "view.html").is_file()
+    again = headcount("view", place / "model", place / "small", "--data", place / "dev.tsv", "--out", run, "--json")
+    assert json.loads(again.out) == {"model": str(place / "model"), "n": 2, "path": str(run / "view.html")}
     assert headcount("report", run).code == 0
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "Heads at work" in page
+    assert "<h1>Heads at work on 2 texts</h1>" in page
     assert "headcount view" in page
 
 

@@ -257,6 +257,20 @@ def test_a_phone_needs_no_sideways_scrolling(page):
     assert page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 29)"
 
 
+def test_a_tap_turns_a_head_off_and_shows_it(page, live):
+    page.size(390, 800)
+    x, y = page.run(
+        "const cell = document.querySelector('[data-head=\"encoder.1.3\"]');"
+        "cell.scrollIntoView({block: 'center'});"
+        "const box = cell.getBoundingClientRect(); return [box.x + 8, box.y + 8];"
+    )
+    page.devtools("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+    page.devtools("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    page.wait(CAME, live.loss("encoder.1.3"))
+    assert page.run(OFF) == ["encoder.1.3"]
+    page.wait(LOOKED, "encoder.1.3")
+
+
 def test_a_static_page_needs_no_server(tab, tmp_path):
     model, tokenizer, _ = build("classifier")
     made = view(model, tokenizer, [TEXT[0], NASTY], runs=RUNS, name=NASTY)
@@ -297,10 +311,10 @@ def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tab, tmp_path
     tab.ask("POST", "frame", {"id": None})
 
 
-@pytest.mark.parametrize("kind", ["translator", "causal", "masked", "embedding", "score"])
+@pytest.mark.parametrize("kind", ["translator", "causal", "masked", "embedding", "score", "tagger", "answering"])
 def test_every_kind_of_model_has_its_answer(tab, tmp_path, kind):
-    model, tokenizer, _ = build(kind)
-    made = view(model, tokenizer, TEXT[0])
+    explored = build(kind)
+    made = view(explored.model, explored.tokenizer, explored.text[0], pair=explored.text[1])
     tab.size(1280)
     tab.open(made.save(tmp_path / "view.html"))
     tab.wait("return document.querySelectorAll('.cell[data-value]').length > 3")
@@ -342,7 +356,7 @@ def test_a_server_that_goes_away_is_said_and_found_again(tab):
     assert tab.run(OFF) == ["encoder.1.2"]
     again = Live.__new__(Live)
     again.__dict__.update(own.__dict__)
-    again.server = ExploreServer(own.server.answers, {"live": True, "model": "m"}, port=own.server.server_port)
+    again.server = ExploreServer(Answers(own.inspector), {"live": True, "model": "m"}, port=own.server.server_port)
     again.server.token = own.server.token
     again.thread = threading.Thread(target=again.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     again.thread.start()

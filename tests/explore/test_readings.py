@@ -12,8 +12,9 @@ import torch.nn.functional as F
 import zoo
 from explored_models import TEXT, build
 from headcount import Classification, HeadcountError, UnsupportedModel, anatomy, evaluate, masked
-from headcount.explore import Inspector
-from headcount.explore.readings import NEW_TOKENS
+from headcount.cli.model_loading import load_model
+from headcount.explore import Inspector, read_examples
+from headcount.explore.language_readings import NEW_TOKENS
 from headcount.tasks.toy import word_tokenizer
 
 OFF = {"encoder": ["encoder.0.1", "encoder.1"], "decoder": ["decoder.0.1", "decoder.1"]}
@@ -25,9 +26,11 @@ def some_off(inspector):
 
 def test_effects_are_those_of_evaluate(explored):
     inspector = explored.inspector
-    told = inspector.effects(TEXT)
+    told = inspector.effects(explored.text)
     heads = anatomy(explored.model).heads
-    losses = evaluate(explored.model, inspector.reading(TEXT), [[], *([head] for head in heads)]).values[:, 0, 0]
+    losses = evaluate(explored.model, inspector.reading(explored.text), [[], *([head] for head in heads)]).values[
+        :, 0, 0
+    ]
     assert told["done"]
     assert told["effects"] == {str(head): loss - losses[0] for head, loss in zip(heads, losses[1:], strict=True)}
     assert len({*told["effects"].values()}) > 4
@@ -35,24 +38,24 @@ def test_effects_are_those_of_evaluate(explored):
 
 def test_an_answer_is_that_of_evaluate(explored):
     inspector = explored.inspector
-    inspector.read(TEXT)
+    inspector.read(explored.text)
     off = some_off(inspector)
-    values = evaluate(explored.model, inspector.reading(TEXT), [[], off], fast=False).values[:, 0]
+    values = evaluate(explored.model, inspector.reading(explored.text), [[], off], fast=False).values[:, 0]
     for row, units in zip(values, ([], off), strict=True):
-        answer = inspector.answer(TEXT, units)
+        answer = inspector.answer(explored.text, units)
         assert answer["loss"] == row[0]
         shares = [bar["share"] for bar in answer.get("bars", [])][: len(row) - 1 - len(answer.get("steps", []))]
         shares += answer.get("steps", []) + ([answer["score"]] if "score" in answer else [])
         assert shares == row[1:].tolist()
-    assert inspector.answer(TEXT) != inspector.answer(TEXT, off)
+    assert inspector.answer(explored.text) != inspector.answer(explored.text, off)
 
 
 def test_effects_come_in_pieces_that_are_the_same(explored):
-    at_once, inspector = explored.inspector.effects(TEXT)["effects"], explored.inspector
+    at_once, inspector = explored.inspector.effects(explored.text)["effects"], explored.inspector
     seen = []
     while not seen or not seen[-1]["done"]:
-        seen.append(inspector.effects(TEXT, seconds=0))
-        inspector.answer(TEXT, some_off(inspector))  # somebody clicks in between
+        seen.append(inspector.effects(explored.text, seconds=0))
+        inspector.answer(explored.text, some_off(inspector))  # somebody clicks in between
     assert len(seen) > 3
     assert seen[-1]["effects"] == at_once
 
@@ -143,11 +146,11 @@ def test_a_masked_model_fills_the_mask_or_the_last_word():
 
 def test_attention_is_the_models_own(explored):
     inspector = explored.inspector
-    reading, model = inspector.reading(TEXT), explored.model
+    reading, model = inspector.reading(explored.text), explored.model
     kind = inspector.heads[-1].kind
     batch = reading.batch([0])
     model.set_attn_implementation("eager")
-    told = inspector.attention(TEXT, str(inspector.heads[-1]))
+    told = inspector.attention(explored.text, str(inspector.heads[-1]))
     inputs = dict(batch.inputs)
     if kind == "cross":
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=batch.labels)
@@ -159,6 +162,30 @@ def test_attention_is_the_models_own(explored):
     assert np.abs(levels / 65535 - expected.numpy()).max() < 1e-5
     queries, keys = reading.tokens[kind]
     assert (len(queries), len(keys)) == levels.shape
+
+
+def test_tags_and_answers_by_hand():
+    model, tokenizer, _ = build("tagger")
+    told = Inspector(model, tokenizer).answer(TEXT, ["encoder.0.2"])
+    with torch.inference_mode(), masked(model, off=["encoder.0.2"]):
+        best = model(**tokenizer(TEXT[0], return_tensors="pt")).logits[0].argmax(-1).tolist()[1:-1]  # a token per word
+    pairs = zip(TEXT[0].split(), best, strict=True)
+    assert told["written"] == " ".join(word + ("", "/B-person", "/I-person")[tag] for word, tag in pairs)
+    model, tokenizer, _ = asked = build("answering")
+    told = Inspector(model, tokenizer).answer(asked.text)
+    inputs = tokenizer(*asked.text, return_tensors="pt")
+    with torch.inference_mode():
+        output = model(**inputs)
+    words, first = asked.text[1].split(), 4  # after <s> who runs </s>
+    scores = {
+        (start, end): float(output.start_logits[0, first + start] + output.end_logits[0, first + end])
+        for start in range(len(words))
+        for end in range(start, len(words))
+    }
+    start, end = max(scores, key=scores.get)
+    assert told["written"] == " ".join(words[start : end + 1])
+    ends = (output.start_logits[0].softmax(-1)[first + start], output.end_logits[0].softmax(-1)[first + end])
+    assert told["steps"] == pytest.approx([float(share) for share in ends], abs=1e-6)
 
 
 def test_attention_with_heads_off_below_is_another():
@@ -196,11 +223,35 @@ def test_families_of_all_kinds_can_be_explored():
 
 
 @pytest.mark.parametrize(
+    ("kind", "rows", "first"),
+    [
+        ("classifier", [{"sentence": "a dog", "label": 1}, {"sentence": " ", "label": 0}], ("a dog", None, "LABEL_1")),
+        ("classifier", [{"sentence1": "a dog", "sentence2": "a cat"}], ("a dog", "a cat", None)),
+        ("score", [{"text": "a dog", "score": 2.5}, {"text": "a cat", "score": 0.5}], ("a dog", None, None)),
+        ("translator", [{"en": "a dog", "fr": "un chien"}], ("a dog", None, "un chien")),
+        ("translator", [{"en": "a dog"}], ("a dog", None, None)),
+        ("causal", [{"text": "a dog"}], ("a dog", None, None)),
+        ("tagger", [{"tokens": ["a", "dog"], "tags": ["O", "O"]}], ("a dog", None, None)),
+        ("answering", [{"question": "who runs", "context": "a dog runs"}], ("who runs", "a dog runs", None)),
+    ],
+)
+def test_examples_of_every_kind(kind, rows, first):
+    model, tokenizer, _ = build(kind)
+    examples, _ = read_examples(model, tokenizer, rows)
+    assert len(examples) == sum(bool(row.get("sentence", "text").strip()) for row in rows)
+    assert (examples[0]["text"], examples[0]["pair"]) == first[:2]
+    assert kind == "score" or examples[0]["label"] == first[2]
+    assert Inspector(model, tokenizer).read((examples[0]["text"], examples[0]["pair"]))["answer"]
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "fact"),
     [
         ("causal", ("a dog", "a cat"), "GPT2LMHeadModel"),
         ("translator", ("a dog", "a cat"), "MarianMTModel"),
         ("classifier", ("  ", None), "empty"),
+        ("answering", ("who runs", None), "second text"),
+        ("tagger", ("a dog", "a cat"), "BertForTokenClassification"),
     ],
 )
 def test_refusals(kind, text, fact):
@@ -210,9 +261,10 @@ def test_refusals(kind, text, fact):
 
 def test_other_models_are_refused_by_name():
     tokenizer = word_tokenizer("a")
-    for family, name, fact in (("vit", None, "ViTModel reads pixel_values"), ("bart", "BartModel", "BartModel")):
-        with pytest.raises(UnsupportedModel, match=fact):
-            Inspector(zoo.build(family, *filter(None, [name])), tokenizer).read(("a", None))
+    refused = {"ElectraForPreTraining": "electra", "BartModel": "bart", "ViTModel": "vit"}
+    for name, family in refused.items():
+        with pytest.raises(UnsupportedModel, match=name):
+            Inspector(zoo.build(family, name), tokenizer).read(("a", None))
 
 
 def test_units_that_do_not_exist_are_refused():
@@ -222,3 +274,23 @@ def test_units_that_do_not_exist_are_refused():
     with pytest.raises(HeadcountError, match=r"encoder\.1\.9"):
         inspector.attention(TEXT, "encoder.1.9")
     assert inspector.answer(TEXT)["loss"] == inspector.read(TEXT)["answer"]["loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("minilm-sst2", "it 's played in the most straight faced fashion , with little humor to lighten things up"),
+        ("multi30k-en-fr", "A boy wearing headphones sits on a woman's shoulders."),
+    ],
+)
+def test_real_models(shared, name, text):
+    model, tokenizer = load_model(str(shared / "models" / name), "cpu")
+    inspector, asked = Inspector(model, tokenizer), (text, None)
+    effects = inspector.effects(asked)["effects"]
+    assert len(effects) == len(anatomy(model).heads)
+    heads = sorted(effects, key=lambda head: abs(effects[head]))[:: len(effects) // 6]
+    plain = evaluate(model, inspector.reading(asked), [[], *([head] for head in heads)], fast=False).values[:, 0, 0]
+    for head, loss in zip(heads, plain[1:], strict=True):
+        assert effects[head] == pytest.approx(loss - plain[0], abs=1e-5)
+        assert inspector.answer(asked, [head])["loss"] == loss

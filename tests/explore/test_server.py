@@ -213,7 +213,7 @@ def test_several_at_once_get_their_own_answers(server):
 
 def test_a_port_in_use_is_said(server):
     with pytest.raises(HeadcountError, match=str(server.server_port)):
-        ExploreServer(server.answers, {"live": True, "model": "m"}, port=server.server_port)
+        ExploreServer(Answers(server.answers.inspector), {"live": True, "model": "m"}, port=server.server_port)
 
 
 def test_a_named_host_takes_addresses_but_no_other_names():

@@ -77,7 +77,7 @@ def explore(
     from headcount.explore import Answers, ExploreServer, Inspector
 
     whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
-    examples = texts_of(whole, data, column, split, limit, seed)
+    examples = texts_of(whole, tokenizer, data, column, split, limit, seed)
     pruned = load_smaller(findings, against, device, dtype)
     inspector = Inspector(whole, tokenizer, max_length=max_length, name=model, pruned=pruned)
     facts = inspector.facts()
@@ -127,7 +127,7 @@ def load_smaller(findings: Any, against: str | None, device: str, dtype: str) ->
 
 
 def texts_of(
-    model: Any, data: str | None, column: str | None, split: str | None, limit: int | None, seed: int
+    model: Any, tokenizer: Any, data: str | None, column: str | None, split: str | None, limit: int | None, seed: int
 ) -> list[dict[str, Any]]:
     """The texts of `--data`, if it was given."""
     from headcount.cli.console import messages
@@ -136,7 +136,7 @@ def texts_of(
     if data is None:
         return []
     name = int(column) if column is not None and column.isdecimal() else column
-    examples, remarks = read_examples(model, data, text=name, split=split, limit=limit, seed=seed)
+    examples, remarks = read_examples(model, tokenizer, data, text=name, split=split, limit=limit, seed=seed)
     for remark in remarks:
         messages.print(remark, style="dim", markup=False)
     return examples

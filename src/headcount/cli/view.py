@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from headcount.cli.explore import Against, Pair, Runs, Text, TextColumn, Texts, load_smaller, open_model, texts_of
-from headcount.cli.options import Device, DType, Model, Seed, Split, command, option, typed
+from headcount.cli.options import AsJson, Device, DType, Model, Seed, Split, command, option, typed
 
 FEW = 3  # examples of --data that are viewed by default
 
@@ -22,6 +24,9 @@ def view(
     runs: Runs = None,
     text: Text = None,
     pair: Pair = None,
+    out: Annotated[
+        str, option("--out", "-o", help="The page (.html), or a run directory that headcount report embeds.")
+    ] = "view.html",
     data: Texts = None,
     column: TextColumn = None,
     split: Split = None,
@@ -30,12 +35,10 @@ def view(
         int, option("--max-length", min=1, max=256, help="Longer texts are cut to this many tokens.")
     ] = 64,
     against: Against = None,
-    out: Annotated[
-        str, option("--out", "-o", help="The page (.html), or a run directory that headcount report embeds.")
-    ] = "view.html",
     seed: Seed = 0,
     device: Device = "auto",
     dtype: DType = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Write one self-contained page about a text: attention of all heads, and what happens without each.
 
@@ -49,7 +52,7 @@ def view(
       headcount view ./model scores small --data dev.tsv --out seen
     """
     from headcount.cli.command_run import refuse_missing_model
-    from headcount.cli.console import progress
+    from headcount.cli.console import print_json, progress
 
     if (text is None) == (data is None):
         raise typer.BadParameter("give either --text or --data")
@@ -58,33 +61,35 @@ def view(
     from headcount.explore import view as precompute
 
     whole, tokenizer, findings = open_model(model, runs or (), device, dtype)
-    texts = texts_of(whole, data, column, split, limit, seed) or [{"text": text, "pair": pair}]
+    texts = texts_of(whole, tokenizer, data, column, split, limit, seed) or [{"text": text, "pair": pair}]
     pruned = load_smaller(findings, against, device, dtype)
-    with progress("reading") as bar:
-        page = precompute(
-            *(whole, tokenizer, texts), runs=findings.runs, name=model, progress=bar,
-            max_length=max_length, pruned=pruned,
-        )  # fmt: skip
-    if out.endswith(".html"):
-        page.save(out)
-        typer.echo(f"The page is in {out}. Open it in a browser; it is one file and needs no network.")
+    run = None if out.endswith(".html") else run_of_views(out, model, whole, texts, typed(context))
+    with nullcontext() if run is None else run.open():
+        with progress("reading") as bar:
+            page = precompute(
+                *(whole, tokenizer, texts), runs=findings.runs, name=model, progress=bar,
+                max_length=max_length, pruned=pruned,
+            )  # fmt: skip
+        path = page.save(out if run is None else run.path / "view.html")
+        if run is not None:
+            run.write({"command": "view", "model": model, "n": len(texts), "view": page.content})
+    if as_json:
+        print_json({"model": model, "n": len(texts), "path": str(path)})
     else:
-        keep(page, out, whole, typed(context))
-        typer.echo(f"The run is in {out}, with a page in {out}/view.html. headcount report {out} embeds it.")
+        typer.echo(f"The page is in {path}. Open it in a browser; it is one file and needs no network.")
+        if run is not None:
+            typer.echo(f"headcount report {quote(out)} embeds it in a report.")
 
 
-def keep(page: Any, out: str, model: Any, command_line: list[str]) -> None:
-    """Write the page and its content to a run directory."""
+def run_of_views(out: str, name: str, model: Any, texts: list[dict[str, Any]], command_line: list[str]) -> Any:
+    """The run directory of these texts."""
     from headcount.runs import RunDirectory, model_signature, versions
     from headcount.tasks import digest
 
-    texts = [[one["text"], one["pair"]] for one in page.content["texts"]]
     signature = {
         "command": "view",
         "model": model_signature(model),
         "texts": {"n": len(texts), "fingerprint": digest(texts)},
         "versions": versions(),
     }
-    with RunDirectory(out, signature, {"command_line": command_line, "model": page.content["model"]}).open() as run:
-        page.save(run.path / "view.html")
-        run.write({"command": "view", "model": page.content["model"], "n": len(texts), "view": page.content})
+    return RunDirectory(out, signature, {"command_line": command_line, "model": name})

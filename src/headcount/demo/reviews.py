@@ -88,6 +88,8 @@ def tell(story: Story, quick: bool) -> None:
         "bench", "bench", model, small, "--data", test, "--batch", "16" if quick else "1,16",
         "--rounds", 7 if quick else 15, "--device", "cpu", "--threads", 1, "--clock", "cpu",
     )  # fmt: skip
+    story.title("Heads at work: a few reviews on which you can turn heads off, in the report")
+    story.command("view", "view", model, out / "importance", out / "prune", "--data", test, "--limit", 3)
     story.title(f"The result: {speed['verdict'] or 'no speed was measured'}")
     story.say(pruned["report"])
     story.finish(

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from headcount.errors import BadData
-from headcount.tasks import Column, Rows, find_label, find_text, find_translation, guess_kind, texts_of
+from headcount.tasks import (
+    LABELS,
+    Column,
+    QuestionAnswering,
+    Rows,
+    TokenClassification,
+    find_text,
+    find_translation,
+    guess_kind,
+    texts_of,
+)
 
 
 def read_examples(
-    model: Any, data: Any, *, text: Column = None, split: str | None = None, limit: int | None = None, seed: int = 0
+    model: Any,
+    tokenizer: Any,
+    data: Any,
+    *,
+    text: Column = None,
+    split: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The texts of a data set, each with its second text and its label if it has them, and remarks.
 
     >>> from headcount.tasks.toy import toy_classifier
+    >>> model, task = toy_classifier()
     >>> rows = [{"sentence": "fine", "label": 1}, {"sentence": "dull", "label": 0}]
-    >>> read_examples(toy_classifier()[0], rows)[0][0]
+    >>> read_examples(model, task.tokenizer, rows)[0][0]
     {'text': 'fine', 'pair': None, 'label': 'LABEL_1'}
 
     data: a file, a data set, a list of dicts or a hub id. text: the column, guessed if left out.
     """
-    rows = Rows.of(data, split).take(limit, seed)
-    kind, label, pair = guess_kind(model), None, None
-    if kind == "translation":
-        source, target, remarks = _source(rows, text)
-        texts, seconds = texts_of(rows, source), None
-        labels = None if target is None else rows.column(target)
-    else:
-        if kind == "classification":
-            with suppress(BadData):
-                label, _ = find_label(rows, None)
-        column, pair, remarks = find_text(rows, text, None, label)
-        seconds = texts_of(rows, pair) if pair is not None and kind == "classification" else None
-        texts, labels = texts_of(rows, column), None if label in (None, column) else _named(model, rows, str(label))
+    kind = guess_kind(model)
+    rows = Rows.of(data, split, layout="tags" if kind == "tagging" else None).take(limit, seed)
+    texts, seconds, labels, remarks = _columns(model, tokenizer, kind, rows, text)
     examples = [
         {
             "text": texts[place],
@@ -48,10 +55,35 @@ def read_examples(
     return examples, [*rows.remarks, *remarks]
 
 
-def _source(rows: Rows, text: Column) -> tuple[str, str | None, list[str]]:
-    if len(rows.names) == 1 or text is not None:
-        return rows.name(0 if text is None else text), None, []
-    return find_translation(rows, None, None)
+def _columns(
+    model: Any, tokenizer: Any, kind: str | None, rows: Rows, text: Column
+) -> tuple[list[str], list[str] | None, list[Any] | None, list[str]]:
+    """Texts, second texts and labels, as far as there are any, and remarks on what was guessed."""
+    if kind == "answering":
+        asked: list[Any] = QuestionAnswering(rows, tokenizer, text=text, labels=False).content
+        return [question for question, _ in asked], [context for _, context in asked], None, []
+    if kind == "tagging":
+        words: list[Any] = TokenClassification(rows, tokenizer, text=text, metric="loss", labels=False).content
+        return [" ".join(one) for one in words], None, None, []
+    if kind in ("translation", "summarization"):
+        if len(rows.names) == 1 or text is not None:
+            return texts_of(rows, rows.name(0 if text is None else text)), None, None, []
+        source, target, remarks = find_translation(rows, None, None)
+        return texts_of(rows, source), None, rows.column(target), remarks
+    column, pair, remarks = find_text(rows, text, None)
+    if kind not in ("classification", "regression"):
+        return texts_of(rows, column), None, None, remarks
+    seconds = None if pair is None else texts_of(rows, pair)
+    label = _label(rows, {column, pair})
+    labels = None if label is None else rows.column(label) if kind == "regression" else _named(model, rows, label)
+    return texts_of(rows, column), seconds, labels, remarks
+
+
+def _label(rows: Rows, texts: set[str | None]) -> str | None:
+    """The column that is called a label; in a file without names, the one beside the text."""
+    rest = [name for name in rows.names if name not in texts]
+    named = [name for name in rest if name.strip().lower() in LABELS or name in rows.classes]
+    return next(iter(named), rest[0] if len(rest) == 1 and rest[0].isdecimal() else None)
 
 
 def _named(model: Any, rows: Rows, column: str) -> list[Any]:

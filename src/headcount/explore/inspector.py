@@ -15,7 +15,8 @@ from torch import Tensor
 from headcount.engine import tokens_for
 from headcount.errors import HeadcountError
 from headcount.evaluation import make_plan, measure
-from headcount.explore.readings import TextReading, read
+from headcount.explore.readings import read
+from headcount.explore.text_reading import TextReading
 from headcount.heads import Head
 from headcount.intervene import capture, masked
 from headcount.structure import AttentionSite, anatomy, came_from, device_of, whole_anatomy
@@ -84,7 +85,7 @@ class Inspector:
             "tokens": {kind: names for kind, names in reading.tokens.items() if kind in kinds},
             "steps": reading.steps,
             "measure": reading.measure,
-            "remarks": [*filter(None, [reading.cut]), *(one for one in reading.remarks if "hidden" in one)],
+            "remarks": list(filter(None, [reading.cut, reading.note])),
             "answer": self.answer(text),
         }
 
@@ -93,14 +94,14 @@ class Inspector:
         with self.lock:
             reading = self.reading(text)  # before the masks are set: its own answer is that of the whole model
             with masked(self.model, off=off):
-                return reading.answer(self.model)
+                return reading.reply(self.model)
 
     def pruned(self, text: Text) -> dict[str, Any]:
         """What the smaller model answers; its loss is that of the whole model's answer."""
         if self.smaller is None:
             raise HeadcountError("there is no pruned model to compare with", advice="pass {pruned}")
         with self.lock:
-            return self.reading(text).answer(self.smaller)
+            return self.reading(text).reply(self.smaller)
 
     def attention(self, text: Text, head: str, off: Sequence[str] = ()) -> dict[str, Any]:
         """The attention weights of one head: rows attend to columns."""

@@ -45,11 +45,17 @@ class Answers:
     """
 
     def __init__(self, inspector: Inspector, examples: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.inspector, self.examples = inspector, examples
+        self.inspector, self.examples, self.closed = inspector, examples, False
 
     def __call__(self, asked: Any) -> dict[str, Any]:
         if not isinstance(asked, dict):
             raise Refused(HTTPStatus.BAD_REQUEST, "expected a JSON object")
+        with self.inspector.lock:
+            if self.closed:
+                raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the server is ending")
+            return self._answer(asked)
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         what = asked.get("what")
         if what == "example":
             return self._example(asked.get("index"))
@@ -97,7 +103,7 @@ class ExploreServer(ThreadingHTTPServer):
     port: 0 takes a free one.
     """
 
-    daemon_threads, block_on_close = True, False
+    daemon_threads, block_on_close = False, True  # Python must not end while a thread is inside the model
     request_queue_size = 16
 
     def __init__(self, answers: Answers, content: Mapping[str, Any], host: str = LOOPBACK, port: int = 0) -> None:
@@ -156,11 +162,12 @@ class ExploreServer(ThreadingHTTPServer):
             self._open.discard(request)
 
     def server_close(self) -> None:
-        """Stop listening, and end the connections that browsers keep open."""
-        super().server_close()
+        """Answer no more, end the connections that browsers keep open, and wait for the pass that is under way."""
+        self.answers.closed = True
         for request in list(self._open):
             with suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that breaks off is the browser's own business."""

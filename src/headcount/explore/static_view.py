@@ -59,8 +59,9 @@ def view(
     >>> from headcount.tasks.toy import toy_classifier
     >>> model, task = toy_classifier()
     >>> page = view(model, task.tokenizer, "a fine film")
-    >>> len(page.content["texts"][0]["answers"])  # 8 heads, 2 rows of heads, 2 feed-forward layers, 9 shares
-    21
+    >>> read = page.content["texts"][0]
+    >>> len(read["attention"]), "encoder_ffn.1" in read["answers"], page.html[:15]
+    (8, True, '<!doctype html>')
 
     text: a text, or several: texts, or {"text", "pair", "label"} each. pair: the second text, for models of pairs.
     runs: run directories and results of this model: importance, roles, effects and what was removed.

@@ -2,8 +2,9 @@
 "use strict";
 
 const EFFECT = "effect";
-const TITLES = { classification: "Prediction", translation: "Output", causal: "Next token", masked: "Hidden token", embedding: "Embedding" };
-const LABELS = { classification: "Text", translation: "Source", causal: "Prompt", masked: "Text", embedding: "Text" };
+const TITLES = { classification: "Prediction", translation: "Output", causal: "Next token", masked: "Hidden token", embedding: "Embedding", regression: "Score", tagging: "Tags", answering: "Answer" };
+const LABELS = { classification: "Text", translation: "Source", causal: "Prompt", masked: "Text", embedding: "Text", answering: "Question" };
+const PAIRS = ["classification", "regression", "answering"];  // kinds of models that read two texts
 const pause = time => new Promise(done => setTimeout(done, time));
 class Gone extends Error {}
 
@@ -65,7 +66,8 @@ function explorer(root) {
   async function attempt(work) {
     try {
       await work();
-      if (notice.again) say("");
+      if (!notice.again) return;
+      if (work === again) say(""); else await attempt(again);  // something failed before: it may work now
     } catch (error) {
       say(error.message, error instanceof Gone ? "gone" : "bad", () => attempt(again));
     }
@@ -218,19 +220,21 @@ function explorer(root) {
 
   // -------------------------------------------------------------------------------------------------- the page
 
-  const field = made("textarea", { rows: 1, id: "text", spellcheck: "false", "aria-label": LABELS[kind], placeholder: LABELS[kind], readonly: !live, maxlength: 20000 });
+  const field = made("textarea", { rows: 1, id: "text", spellcheck: "false", "aria-label": LABELS[kind] ?? "Text", placeholder: LABELS[kind] ?? "Text", readonly: !live, maxlength: 20000 });
   const pairField = made("textarea", { rows: 1, spellcheck: "false", "aria-label": "Second text", placeholder: "Second text", readonly: !live, hidden: true, maxlength: 20000 });
   const pairButton = made("button.quiet", { type: "button", title: "A second text, for models that compare two", onclick: () => { pairField.hidden = !pairField.hidden; if (!pairField.hidden) { pairField.value ||= " "; pairField.focus(); } submit(); } }, "+ pair");
   const stepper = made("span.stepper");
   const notice = made("p.notice", { role: "status", hidden: true });
   const form = made("form.ask", { onsubmit: event => { event.preventDefault(); submit(); } },
     made("div.fields", {}, field, pairField),
-    made("div.buttons", {}, live ? made("button.main", { type: "submit" }, "Read") : null, live && kind === "classification" ? pairButton : null, stepper));
+    made("div.buttons", {}, live ? made("button.main", { type: "submit" }, "Read") : null, live && PAIRS.includes(kind) ? pairButton : null, stepper));
   for (const one of [field, pairField]) one.addEventListener("keydown", event => {
     if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); submit(); }
   });
 
   function say(text, how = "", again = null) {
+    if (again && notice.again && notice.said === text) return;  // it stands there already
+    notice.said = text;
     notice.className = `notice ${how}`;
     notice.hidden = !text;
     notice.again = again;
@@ -251,6 +255,7 @@ function explorer(root) {
   const compare = made("input", { type: "checkbox", onchange: event => { state.pruned = event.target.checked; remember(); attempt(showAnswer); } });
   const grid = headGrid(sites, { toggle, look });
   const { cells, rows } = grid;
+  if (Math.max(...sites.filter(site => site.heads).map(site => site.of)) > 16) root.style.setProperty("--left", "40rem");
   const answerPlace = made("section.answer", { "aria-live": "polite" });
   const lookPlace = made("div.look");
   const factList = made("ul.facts");

@@ -210,6 +210,9 @@ def _findings(model: ModelRuns) -> Iterator[str]:
     for run in model.of("evaluate"):
         if (score := run.number("score")) is not None:
             yield f"{capital(run.metric.name)} {run.metric.score(score)} on {run.data()}"
+    for run in model.of("view"):
+        if (texts := run.number("n")) is not None:
+            yield f"Heads at work on {numbers.count(texts)} {'text' if texts == 1 else 'texts'}"
 
 
 def _heads_that_matter(matter: int, heads: int) -> str:

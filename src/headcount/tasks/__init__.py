@@ -1,9 +1,9 @@
 """Tasks: data, a loss per example, and per-example statistics that every metric is a function of."""
 
-from headcount.tasks.answering import QuestionAnswering
+from headcount.tasks.answering import SPAN, QuestionAnswering
 from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification
-from headcount.tasks.columns import Column, find_label, find_text, find_translation
+from headcount.tasks.columns import LABELS, Column, find_text, find_translation
 from headcount.tasks.language import LanguageModeling
 from headcount.tasks.metrics import Metric
 from headcount.tasks.perception import ImageClassification, SpeechRecognition
@@ -17,6 +17,8 @@ from headcount.tasks.translation import EndAtLimit, Summarization, Translation, 
 from headcount.tasks.without_labels import counted, unlabeled
 
 __all__ = [
+    "LABELS",
+    "SPAN",
     "BaseTask",
     "Batch",
     "Classification",
@@ -40,7 +42,6 @@ __all__ = [
     "Translation",
     "counted",
     "digest",
-    "find_label",
     "find_text",
     "find_translation",
     "generator",
