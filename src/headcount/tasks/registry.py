@@ -335,7 +335,7 @@ KINDS = (
             *modeling_auto.MODEL_MAPPING_NAMES.values(),
             *modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.values(),
         },
-        aliases=("embeddings", "sentence-similarity", "feature-extraction"),
+        aliases=("embeddings", "feature-extraction"),
     ),
 )
 COLUMNS = {column for kind in KINDS for column in kind.columns}
