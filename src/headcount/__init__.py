@@ -14,6 +14,7 @@ _WHERE = {
     "save": "surgery",
     "load": "surgery",
     "export_onnx": "export",
+    "export_gguf": "export",
     "open_onnx": "export",
     "push_to_hub": "export",
     "Classification": "tasks",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from headcount.evaluation import Outcomes as Outcomes
     from headcount.evaluation import evaluate as evaluate
     from headcount.explore import view as view
+    from headcount.export import export_gguf as export_gguf
     from headcount.export import export_onnx as export_onnx
     from headcount.export import open_onnx as open_onnx
     from headcount.export import push_to_hub as push_to_hub

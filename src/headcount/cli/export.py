@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from headcount.cli.options import Overwrite, Setup, command, option, usage
 from headcount.errors import counted
 
+Gguf = Literal["f32", "f16", "q8_0"]
 EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
 
@@ -25,6 +26,9 @@ def export(
     out: Annotated[str | None, option("--out", "-o", help="The same file, as an option.")] = None,
     data: Annotated[
         str | None, option("--data", help="Compare the export on this data, too; with --int8, measure it there.")
+    ] = None,
+    gguf: Annotated[
+        Gguf | None, option("--gguf", help="Write GGUF for llama.cpp instead, with matrices of this type.")
     ] = None,
     int8: Annotated[bool, option("--int8", help="8-bit weights, quantized per channel by onnxruntime.")] = False,
     external: Annotated[
@@ -42,6 +46,8 @@ def export(
       headcount export ./translator translator.onnx --data val.en --target-data val.fr
 
       headcount export ./pruned pruned.int8.onnx --int8 --data dev.tsv
+
+      headcount export ./llama llama.gguf --gguf f16
     """
     from headcount.export import refuse_name, refuse_target, require_onnx
 
@@ -49,6 +55,9 @@ def export(
         raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
     if file is not None and out is not None:
         raise typer.BadParameter(f"two files to write are given: {file} and --out {out}")
+    if gguf is not None:
+        _gguf(setup, Path(target), gguf, overwrite)
+        return
     with usage():
         refuse_name(Path(target))
     refuse_target(Path(target), overwrite)
@@ -88,6 +97,25 @@ def export(
     console.print(f"Its outputs differ from PyTorch's by at most {written.difference:.1g}, on {compared}.")
     if int8:
         _print_int8(result, task)
+
+
+def _gguf(setup: Setup, file: Path, dtype: str, overwrite: bool) -> None:
+    """Write the file for llama.cpp, and say how exact it is."""
+    from headcount.cli.console import console, print_json
+    from headcount.cli.model_loading import load_model
+    from headcount.export import export_gguf, refuse_gguf, require_gguf
+    from headcount.runs import model_signature, versions
+
+    require_gguf()
+    refuse_gguf(file, overwrite)
+    model, tokenizer = load_model(setup.model, "cpu", "float32")
+    written = export_gguf(model, file, tokenizer, dtype=dtype, overwrite=overwrite)
+    facts = {"path": str(file), "graph": written.graph, "size": written.size, "difference": written.difference}
+    if setup.as_json:
+        print_json({"signature": {"model": model_signature(model), "versions": versions()}, **facts})
+        return
+    console.print(f"Wrote {file}: {written.size / 1e6:,.1f} MB, for llama.cpp's {written.graph} graph.", soft_wrap=True)
+    console.print(f"Log probabilities of likely next tokens differ from PyTorch's by at most {written.difference:.2g}.")
 
 
 def _measured(model: Any, file: Path, task: Any) -> dict[str, Any]:

@@ -39,13 +39,14 @@ def inspect(
 
 def describe(name: str, length: int) -> dict[str, Any]:
     """Everything `inspect` prints, as JSON."""
-    from headcount.export import open_onnx
     from headcount.model_directory import DESCRIPTION, fetch
     from headcount.runs import versions
     from headcount.structure import cache_bytes, whole_anatomy
     from headcount.surgery import build_empty, model_class, read_config
 
     if name.endswith(".onnx"):
+        from headcount.export import open_onnx
+
         model = open_onnx(name)
     else:
         directory = fetch(name, DESCRIPTION)

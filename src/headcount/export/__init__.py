@@ -7,20 +7,25 @@ from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_name, ref
 
 if TYPE_CHECKING:
     from headcount.export.hub import push_to_hub
+    from headcount.export.llama_cpp import export_gguf, refuse_gguf, require_gguf
     from headcount.export.onnx import export_onnx
     from headcount.export.onnx_as_model import open_onnx
 
 # What needs torch is imported when it is asked for: a wrong target is refused without.
 HEAVY = {"export_onnx": "onnx", "open_onnx": "onnx_as_model", "push_to_hub": "hub"}
+HEAVY |= dict.fromkeys(("export_gguf", "refuse_gguf", "require_gguf"), "llama_cpp")
 
 __all__ = [
     "OnnxModel",
+    "export_gguf",
     "export_onnx",
     "open_onnx",
     "part_path",
     "push_to_hub",
+    "refuse_gguf",
     "refuse_name",
     "refuse_target",
+    "require_gguf",
     "require_onnx",
 ]
 

@@ -1,0 +1,101 @@
+"""Pruned directories in other people's packages, each in an environment of its own (slow)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import elsewhere
+import zoo
+from headcount import remove, save
+from headcount.structure import whole_anatomy
+from headcount.tasks.toy import word_tokenizer
+
+WORDS = "one two three four five six seven"
+
+UNEVEN = ["decoder.0.0", "decoder.0.1", "decoder.0.2", "decoder_ffn.1.0-9", *(f"decoder.1.{i}" for i in range(8))]
+PEFT = """
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained({path!r}, trust_remote_code=True)
+tuned = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM"))
+ids = torch.tensor([[5, 6, 7, 8]])
+optimizer = torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=1.0)
+for _ in range(2):
+    tuned(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+tuned.save_pretrained({path!r} + "-adapter")
+fresh = AutoModelForCausalLM.from_pretrained({path!r}, trust_remote_code=True)
+again = PeftModel.from_pretrained(fresh, {path!r} + "-adapter")
+with torch.no_grad():
+    print((again.eval()(ids).logits - tuned.eval()(ids).logits).abs().max().item())
+    print((again(ids).logits - model.get_input_embeddings().weight.new_zeros(())).abs().max().item() > 0)
+"""
+HARNESS = """
+import json
+import headcount.export.lm_evaluation
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+found = []
+for kind, arguments in {models!r}:
+    result = simple_evaluate(model=kind, model_args=arguments, tasks=["likely"], batch_size=2,
+                             task_manager=TaskManager(include_path={tasks!r}))
+    found.append(result["results"]["likely"]["word_perplexity,none"])
+print("FOUND", json.dumps(found))
+"""
+TASK = """task: likely
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_target: text
+metric_list:
+  - metric: word_perplexity
+"""
+
+
+@pytest.mark.slow
+def test_peft(tmp_path):
+    path = save(remove(zoo.build("llama", "LlamaForCausalLM"), UNEVEN), tmp_path / "small")
+    python = elsewhere.environment(tmp_path / "environment", "peft")
+    off, moved = elsewhere.run(python, PEFT.format(path=str(path)), tmp_path / "home").split()[-2:]
+    assert float(off) <= 1e-5
+    assert moved == "True"
+
+
+@pytest.mark.slow
+def test_the_evaluation_harness(tmp_path):
+    tokenizer = word_tokenizer(WORDS)
+    model = zoo.build("llama", "LlamaForCausalLM")
+    whole = save(model, tmp_path / "whole", tokenizer=tokenizer)
+    small = save(remove(model, UNEVEN), tmp_path / "small", tokenizer=tokenizer)
+    rows = [{"text": "one two three four five"}, {"text": "six one seven two"}]
+    (tmp_path / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "likely.yaml").write_text(TASK.format(data=tmp_path / "data.jsonl"))
+    off = ",".join(whole_anatomy(model).written(whole_anatomy(model).check(UNEVEN)))
+    models = [
+        ("headcount", f"pretrained={small}"),
+        ("headcount", f"pretrained={whole},off={off}"),
+        ("hf", f"pretrained={small},trust_remote_code=True,device=cpu,dtype=float32"),
+        ("headcount", f"pretrained={whole}"),
+    ]
+    python = elsewhere.environment(tmp_path / "environment", "lm-eval")
+    script = HARNESS.format(models=models, tasks=str(tmp_path / "tasks"))
+    told = elsewhere.run(python, script, tmp_path / "home")
+    pruned, masks, plain, all_heads = json.loads(told[told.index("FOUND") + 5 :].splitlines()[0])
+    assert pruned == pytest.approx(masks, rel=1e-4)
+    assert pruned == pytest.approx(plain, rel=1e-4)
+    assert abs(all_heads / pruned - 1) > 1e-3
+
+
+def test_the_harness_names_its_extra():
+    code = "import sys; sys.modules['lm_eval'] = None\nimport headcount.export.lm_evaluation"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert "headcount[harness]" in told.stderr
