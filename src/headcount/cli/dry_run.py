@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from headcount.cli.options import Setup
 
 FIRST, GROWTH = 8, 4  # examples of the first sample, and how many times as large the next one is
-ENOUGH = 3.0  # seconds by which two samples have to differ to tell the pace
+ENOUGH = 4.0  # seconds by which two samples have to differ to tell the pace
+
+Trial = tuple[int, float, float]  # tokens, seconds, seconds of the processor
 
 
 class Sample:
@@ -63,48 +65,54 @@ def _tokens(data: Any) -> int:
 
 
 def estimate(setup: Setup, run: Callable[[], None]) -> dict[str, Any]:
-    """Run a command on growing samples, without output, until they tell its pace: `seconds` for all of the data."""
+    """Run a command on growing samples, without output, until they tell its pace.
+
+    `seconds` for all of the data, by the clock on the wall, and `processor_seconds`, which other work on the machine
+    does not change.
+    """
     from headcount.cli.console import console
 
     sample = setup.sample = Sample()
-    times: list[tuple[int, float]] = []  # tokens, seconds
+    trials: list[Trial] = []
     kept, console.quiet = console.quiet, True
-    size, is_warm, first = FIRST, False, 0.0
+    size, first = FIRST, None
     try:
-        while not _tells(times, sample):
+        while not _tells(trials, sample):
             sample.begin(size)
-            took = _trial(run, sample)
-            if took is not None and is_warm:
-                times.append((sample.tokens, took))
-            elif took is not None:
-                first = took
-            if took is None or is_warm:
+            one = _trial(run, sample)
+            if one is not None and first is not None:
+                trials.append(one)
+            if one is None or first is not None:
                 size *= GROWTH
-            is_warm = is_warm or took is not None  # the first run also imports what is needed
+            first = first or one  # it also imports what is needed
     finally:
         console.quiet, setup.sample = kept, None
+    assert first is not None
+    found = {}
+    for place, name in enumerate(("seconds", "processor_seconds"), start=1):
+        times = [(one[0], one[place]) for one in trials]
+        found[name] = extrapolated(times, sample.all_tokens) + max(0.0, first[place] - times[0][1])
     examples = {str(name[0]): len(whole) for name, whole in sample.full.items()}
-    seconds = extrapolated(times, sample.all_tokens) + max(0.0, first - times[0][1])
-    return {"seconds": seconds, "examples": examples, "measured": [list(one) for one in times]}
+    return {**found, "examples": examples, "measured": [list(one) for one in trials]}
 
 
-def _trial(run: Callable[[], None], sample: Sample) -> float | None:
-    """The seconds of one run; None if the sample is too small for this command."""
-    start = time.perf_counter()
+def _trial(run: Callable[[], None], sample: Sample) -> Trial | None:
+    """The tokens and seconds of one run; None if the sample is too small for this command."""
+    start = time.perf_counter(), time.process_time()
     try:
         run()
     except HeadcountError:
         if not sample.full or sample.share >= 1:
             raise
         return None
-    return time.perf_counter() - start
+    return sample.tokens, time.perf_counter() - start[0], time.process_time() - start[1]
 
 
-def _tells(times: list[tuple[int, float]], sample: Sample) -> bool:
+def _tells(trials: list[Trial], sample: Sample) -> bool:
     """Whether two samples differ enough, or the last one was everything."""
-    if times and times[-1][0] >= sample.all_tokens:
+    if trials and trials[-1][0] >= sample.all_tokens:
         return True
-    return len(times) > 1 and times[-1][1] - times[-2][1] >= ENOUGH
+    return len(trials) > 1 and trials[-1][1] - trials[-2][1] >= ENOUGH
 
 
 def extrapolated(times: list[tuple[int, float]], tokens: int) -> float:
