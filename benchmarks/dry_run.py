@@ -2,8 +2,8 @@
 
     python -m benchmarks.dry_run [--limit 200] [--threads 1]
 
-It needs the classifier and the data of `HEADCOUNT_SHARED`. Times are of the processor, on one thread, so that other work
-on the machine does not matter. The forecast should be within a factor of 1.5.
+It needs the classifier and the data of `HEADCOUNT_SHARED`. Times are of the processor, so that other work on the
+machine does not matter. The forecast should be within a factor of 1.5.
 """
 
 from __future__ import annotations
