@@ -10,7 +10,7 @@ import tiny_models
 import zoo
 from headcount import HeadcountError, anatomy, benchmark, remove, save
 from headcount.bench import interleaved
-from headcount.bench.comparison import rows_of
+from headcount.bench.comparison import is_cut_of, rows_of
 from headcount.bench.cost import peak_memory, size_of
 from headcount.bench.runners import TorchRunner
 from headcount.bench.timing import fixed_threads, repeated
@@ -206,3 +206,14 @@ def test_compiled_models_are_measured():
     result = benchmark([model, halved(model)], batches=[1], lengths=[8], rounds=2, compile=True)
     assert result.compiled
     assert result.rows[0].limit > 1
+
+
+def test_a_model_that_was_not_cut_from_the_first_is_not_called_pruned_and_has_no_limit():
+    model = tiny_models.bert()
+    others = {"wider": tiny_models.bert(hidden_size=32), "another class": tiny_models.masked_bert()}
+    assert is_cut_of(model, halved(model))
+    for other in others.values():
+        assert not is_cut_of(model, other)
+        result = benchmark([model, other], batches=[1], lengths=[4], rounds=1)
+        assert [(row.model, row.limit) for row in result.rows] == [("model 2", None)]
+        assert "limit" not in result.verdict

@@ -268,3 +268,13 @@ def test_prune_overwrites_nothing(headcount, place, tmp_path):
     (tmp_path / "file").write_text("mine")
     refused(headcount(*prune_command(place, "--heads", "2", "--out", tmp_path / "file")), "is a file")
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("method", ["gradient", "fisher"])
+def test_the_importance_table_is_sorted_by_its_score(headcount, place, method):
+    out = headcount("importance", place / "classifier", "--data", place / "train.tsv", "--method", method).out
+    lines = [line.split("│")[1:] for line in out.splitlines() if line.startswith("│")]
+    names = [name.strip() for name in next(line for line in out.splitlines() if line.startswith("┃")).split("┃")[1:]]
+    shown = [float(line[names.index("score")]) for line in lines]
+    assert len(shown) == 8
+    assert shown == sorted(shown, reverse=True)

@@ -244,3 +244,29 @@ def test_ray_gives_what_this_process_gives(headcount, classifier, tmp_path):
     assert (here.code, there.code) == (0, 0)
     assert json.loads(there.out)["heads"] == json.loads(here.out)["heads"]
     assert read_run(tmp_path / "run")["finished"]
+
+
+def test_compare_two_models(headcount, classifier, tmp_path):
+    smaller = tmp_path / "smaller"
+    assert headcount("remove", classifier / "model", "--heads", "encoder.0.1", "--out", smaller).code == 0
+    ask = ("compare", classifier / "model", smaller, "--data", classifier / "dev.tsv")
+    answer = headcount(*ask, "--max-drop", "50", "--out", tmp_path / "run")
+    assert answer.code == 0
+    assert "Non-inferior: drop ≤ 50 points" in answer.out
+    assert "% of the examples" in answer.out
+    result = json.loads(headcount(*ask, "--json").out)
+    assert result["change"] == pytest.approx(result["after"] - result["before"])
+    assert {"low", "high", "p", "test", "noninferior", "agreement", "verdict", "other", "n"} <= set(result)
+    assert next(iter(result)) == "before"
+    assert list(result)[-1] == "signature"
+    assert read_run(tmp_path / "run")["finished"]
+    refused = headcount(*ask, "--fill", "mean")
+    assert (refused.code, "--fill" in refused.err) == (2, True)
+    refused = headcount(*ask, "--against", classifier / "other.tsv")
+    assert refused.code == 2
+
+
+def test_evaluate_gives_the_score_first(headcount, classifier):
+    answer = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--json", "-q")
+    keys = list(json.loads(answer.out))
+    assert (keys[0], keys[-1]) == ("score", "signature")

@@ -46,8 +46,9 @@ def test_a_kind_that_cannot_be_told(tokenizer):
     bare = BertForNextSentencePrediction(
         BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=30)
     )
-    with pytest.raises(HeadcountError, match=r"BertForNextSentencePrediction.*docs/tasks.md"):
-        load_task(None, ROWS, tokenizer, bare)
+    for kind in (None, *(kind.name for kind in KINDS)):  # whatever is asked for: there is no task for it
+        with pytest.raises(HeadcountError, match=r"BertForNextSentencePrediction.*docs/tasks.md"):
+            load_task(kind, ROWS, tokenizer, bare)
     with pytest.raises(HeadcountError, match=r"without a model.*kind=.*classification, tagging"):
         load_task(None, ROWS, tokenizer)
     with pytest.raises(HeadcountError, match=r"'clasification'.*'classification'"):
@@ -63,6 +64,49 @@ def test_every_kind_is_found_by_its_names_and_its_models():
     models = {"classification": bert(), "translation": marian(), "masked": masked_bert(), "causal": gpt()}
     assert {name: find_kind(None, model).name for name, model in models.items()} == {name: name for name in models}
     assert guess_kind(BartForConditionalGeneration(BartConfig(**BART))) == "translation"  # not masked
+
+
+@pytest.mark.parametrize(
+    ("build", "kind", "made_for"),
+    [
+        (bert, "translation", "classification"),
+        (bert, "language", "classification"),
+        (marian, "classification", "translation"),
+        (marian, "causal", "translation"),
+        (gpt, "masked", "causal"),
+        (gpt, "classification", "causal"),
+        (masked_bert, "causal", "masked"),
+    ],
+)
+def test_a_task_that_the_class_is_not_made_for_is_refused(tokenizer, build, kind, made_for):
+    with pytest.raises(HeadcountError, match=rf"not made for {kind}, but for .*{made_for}.*kind="):
+        load_task(kind, ROWS, tokenizer, build())
+
+
+def test_a_class_of_your_own_is_trusted(tokenizer):
+    class Mine(torch.nn.Module):
+        def forward(self, input_ids, attention_mask=None):
+            raise NotImplementedError
+
+    assert find_kind("classification", Mine()).name == "classification"
+    with pytest.raises(HeadcountError, match="Mine"):
+        find_kind(None, Mine())
+
+
+def test_beams_that_would_have_no_effect_are_refused(gpt_tokenizer, marian_tokenizer):
+    with pytest.raises(BadData, match=r"4 beams.*beams="):
+        load_task(None, ROWS, gpt_tokenizer, gpt(), text="text", beams=4)
+    with pytest.raises(BadData, match=r"loss.*4 beams"):
+        load_task(None, PAIRS, marian_tokenizer, marian(), metric="loss", beams=4)
+    assert load_task(None, PAIRS, marian_tokenizer, marian(), beams=4).beams == 4
+
+
+def test_a_regression_model_is_named_before_a_column_is_guessed(tokenizer):
+    rows = [{"genre": "main-news", "sentence": f"a dog {'runs ' * i}", "score": i / 2} for i in range(12)]
+    model = bert(num_labels=1)
+    with pytest.raises(BadData, match="regression") as refused:
+        load_task("classification", rows, tokenizer, model)
+    assert "genre" not in str(refused.value)
 
 
 def test_texts_are_cut_to_the_models_positions(tokenizer):

@@ -4,6 +4,7 @@ import csv
 import json
 
 import datasets
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -273,3 +274,42 @@ def test_the_real_aligned_files(shared):
     for name, size in (("train", 29000), ("val", 1014), ("test_2017_mscoco", 461)):
         sides = [Rows.of(shared / "data/multi30k" / f"{name}.{language}") for language in ("en", "fr")]
         assert len(aligned(*sides)) == size
+
+
+def test_a_data_frame_is_data():
+    frame = pandas.DataFrame({"text": ["fine", "dull", None], "label": [1, 0, 1]}, index=[10, 20, 30])
+    rows = Rows.of(frame)
+    assert rows.table == {"text": ["fine", "dull", None], "label": [1, 0, 1]}
+    assert rows.place(1, "text") == "data, row 20, column 'text'"
+    assert all(type(value) is int for value in rows.table["label"])
+    strings = pandas.DataFrame(
+        {"text": pandas.array(["fine", pandas.NA], dtype="string"), "score": [0.5, float("nan")]}
+    )
+    assert Rows.of(strings).table == {"text": ["fine", None], "score": [0.5, None]}
+    with pytest.raises(BadData, match="no rows"):
+        Rows.of(frame[:0])
+    with pytest.raises(BadData, match="two columns"):
+        Rows.of(pandas.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+@pytest.mark.parametrize("name", ["dev.csv", "dev.txt", "dev.tsv"])
+def test_semicolons_get_a_hint(tmp_path, name):
+    rows = Rows.of(write(tmp_path / name, "text;label\na fine film;1\na dull film;0\n"))
+    with pytest.raises(BadData, match=r"only one column.*semicolons.*commas or tabs"):
+        find_label(rows, None)
+    with pytest.raises(BadData, match=r"only one column.*semicolons"):
+        find_translation(rows, None, None)
+
+
+def test_semicolons_get_a_hint_where_commas_in_texts_make_columns(tmp_path):
+    with pytest.raises(BadData, match=r"line 2: 2 columns; expected 1.*semicolons"):
+        Rows.of(write(tmp_path / "dev.csv", "text;label\na fine, long film;1\na dull film;0\n"))
+
+
+def test_the_other_text_of_a_pair_is_not_dropped_in_silence():
+    rows = Rows({"premise": ["a"], "hypothesis": ["b"], "label": [0]})
+    text, pair, remarks = find_text(rows, "hypothesis", None)
+    assert (text, pair) == ("hypothesis", None)
+    assert "'premise' is left out" in remarks[0]
+    assert find_text(rows, "hypothesis", "premise")[2] == []
+    assert find_text(Rows({"text": ["a"], "premise": ["b"]}), "premise", None)[2] == []

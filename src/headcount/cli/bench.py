@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from headcount.cli.options import Setup, command
+from headcount.errors import counted, duration
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +33,7 @@ def bench(
     ] = "wall",
     compile: Annotated[bool, typer.Option("--compile", help="Compile every model with torch.compile.")] = False,
     onnx: Annotated[list[str] | None, typer.Option("--onnx", help="Another .onnx export to measure.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how long it would take here.")] = False,
 ) -> None:
     """Measure speed, memory and size of one model, or of several side by side.
 
@@ -59,11 +62,17 @@ def bench(
         from headcount.model_directory import fetch
 
         task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), models["original"])
+    options: dict[str, Any] = {
+        "batches": batches, "lengths": lengths, "task": task, "tokens": tokens, "threads": threads, "clock": clock,
+        "compile": compile,
+    }  # fmt: skip
+    if dry_run:
+        _forecast(setup, rounds, lambda count: benchmark(models, rounds=count, **options))
+        return
     with run_of(setup, "bench", models["original"], [task] if task else [], models=names) as run:
         with progress("measuring") as bar:
             measured = benchmark(
-                models, batches=batches, lengths=lengths, task=task, rounds=rounds, tokens=tokens, threads=threads,
-                clock=clock, compile=compile, progress=lambda done, of: bar(done / of),
+                models, rounds=rounds, **options, progress=lambda done, of: bar(done / of),
             )  # fmt: skip
         facts = measured.to_dict()
         facts["signature"] |= run.directory.signature
@@ -76,6 +85,20 @@ def bench(
         print_json(result)
     else:
         _print(result)
+
+
+def _forecast(setup: Setup, rounds: int, measure: Callable[[int], object]) -> None:
+    """How long all rounds would take, from one and two of them."""
+    from headcount.cli.console import console, print_json
+
+    times = []
+    for count in (1, 2):
+        start = time.perf_counter()
+        measure(count)
+        times.append(time.perf_counter() - start)
+    seconds = times[0] + max(0.0, times[1] - times[0]) * (rounds - 1)
+    text = f"bench, {counted(rounds, 'round')}: about {duration(seconds)} here."
+    print_json({"model": setup.model, "seconds": seconds}) if setup.as_json else console.print(text)
 
 
 def _label(name: str, taken: Collection[str]) -> str:

@@ -27,7 +27,8 @@ def print_json(content: dict[str, Any]) -> None:
     """Print one object on stdout; numbers that JSON does not have (nan) become null."""
     from headcount.files import to_json
 
-    print(to_json(content))
+    if not console.quiet:
+        print(to_json(content))
 
 
 def print_table(

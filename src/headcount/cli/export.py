@@ -15,7 +15,7 @@ EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
 
 def register(app: typer.Typer) -> None:
-    command(app, "export", without=("metric", "beams", "dtype", "device"))(export)
+    command(app, "export", without=("metric", "beams", "dtype", "device", "dry_run"))(export)
 
 
 def export(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -97,7 +99,7 @@ def gates(
     """
     from headcount.cli.command_run import refuse_finished
 
-    if setup.out is None:
+    if setup.out is None and not setup.dry_run:
         raise typer.BadParameter("--out is required: the directory for the smaller model")
     prices, targets = _numbers("--lambda", lam, float), _numbers("--target-heads", target_heads, int)
     shares = _numbers("--target-flops", target_flops, _share)
@@ -105,6 +107,9 @@ def gates(
         raise typer.BadParameter("give one of --lambda, the price of an open gate, --target-heads and --target-flops")
     units_named(units)
     known = None if roles is None else read_roles(roles)
+    if setup.sample is not None:
+        setup.out = tempfile.mkdtemp()  # a dry run, which removes it at its end
+    assert setup.out is not None
     out = Path(setup.out)
     refuse_finished(out)
 
@@ -125,7 +130,12 @@ def gates(
         "kinds": listed(kinds),
     }  # fmt: skip
     scratch = ((scratch_epochs or known_epochs(setup.model) or epochs) if from_scratch else 0, scratch_lr)
-    result = _run(setup, out, model, tokenizer, train_task, test_task, options, scratch)
+    try:
+        result = _run(setup, out, model, tokenizer, train_task, test_task, options, scratch)
+    finally:
+        if setup.sample is not None:
+            shutil.rmtree(out)
+            setup.out = None
     print_json(result) if setup.as_json else console.print(result["report"], soft_wrap=True, markup=False)
 
 

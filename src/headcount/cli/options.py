@@ -127,6 +127,9 @@ class Setup:
     out: Annotated[str | None, option("--out", panel=RUN, help="Run directory: keeps the results, and resumes.")] = None
     as_json: AsJson = False
     quiet: Quiet = False
+    dry_run: Annotated[
+        bool, option("--dry-run", panel=RUN, help="Say how long it would take here; nothing is kept.")
+    ] = False
     engine: Annotated[
         Literal["local", "ray"], option("--engine", panel=MACHINES, help="ray works on shards in parallel.")
     ] = "local"
@@ -140,6 +143,7 @@ class Setup:
     threads: Annotated[int, option("--threads", panel=MACHINES, min=1, help="Threads of each worker.")] = 1
     own: dict[str, Any] = field(init=False, default_factory=dict)  # the command's own options, and the command line
     said: set[str] = field(init=False, default_factory=set)  # remarks already made
+    sample: Any = field(init=False, default=None)  # of the data, in a dry run
 
     def check(self) -> None:
         """Refuse a task or a metric that does not exist, before anything is loaded."""
@@ -166,7 +170,13 @@ class Setup:
         return self._load_task(data, tokenizer, model, target_data)
 
     def _load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
-        """Load the task, and say what was guessed or truncated."""
+        """Load the task, and say what was guessed or truncated; in a dry run, a sample of it."""
+        if self.sample is not None:
+            name = (data, getattr(tokenizer, "name_or_path", ""))
+            return self.sample.of(name, lambda: self._whole_task(data, tokenizer, model, target_data))
+        return self._whole_task(data, tokenizer, model, target_data)
+
+    def _whole_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
         from headcount.cli.console import messages
         from headcount.tasks import load_task
 
@@ -202,8 +212,8 @@ class Setup:
 
     def arguments(self) -> dict[str, Any]:
         """Everything given, for `run.json`."""
-        given = {**vars(self), **self.own}
-        return {name: value for name, value in given.items() if value is not None and name not in ("own", "said")}
+        given, inner = {**vars(self), **self.own}, ("own", "said", "sample")
+        return {name: value for name, value in given.items() if value is not None and name not in inner}
 
 
 def command(
@@ -277,6 +287,7 @@ def _with_setup(
     def run(**given: Any) -> None:
         from headcount.cli import console
         from headcount.cli.command_run import refuse_unusable
+        from headcount.cli.dry_run import print_estimate
 
         mine = {one.name: given[one.name] for one in own}
         setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given and one.name not in without})
@@ -286,7 +297,11 @@ def _with_setup(
             refuse_unusable({**vars(setup), **mine}, setup.out)
             setup.check()
             with setup.machines():
-                function(setup, **mine)
+                if setup.dry_run and "dry_run" not in mine:
+                    setup.out = None
+                    print_estimate(setup, given["context"].info_name, lambda: function(setup, **mine))
+                else:
+                    function(setup, **mine)
         _mention_report(setup)
 
     return run, parameters

@@ -47,6 +47,8 @@ def roles(
     reads: Any = False if parser == "none" else parser
     column = int(setup.text) if setup.text is not None and setup.text.isdigit() else setup.text
     sentences = Sentences.of(data, parser=reads, text=column, split=setup.split).take(setup.limit, setup.seed)
+    if setup.sample is not None:
+        sentences = setup.sample.of((data,), lambda: sentences)
     chosen_relations(sentences, asked)
     model, tokenizer = setup.load_model()
     settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
