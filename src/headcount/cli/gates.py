@@ -166,10 +166,10 @@ def known_epochs(directory: str) -> int | None:
 
     try:
         state, scores = (Path(directory) / name for name in ("trainer_state.json", "scores.json"))
-        if state.is_file():
-            return max(1, round(float(read_object(state)["num_train_epochs"])))
-        if scores.is_file():
-            return max(len(by_epoch) for by_epoch in read_object(scores).values())
+        if found := read_object(state):
+            return max(1, round(float(found["num_train_epochs"])))
+        if found := read_object(scores):
+            return max(len(by_epoch) for by_epoch in found.values())
     except (HeadcountError, OSError, KeyError, TypeError, ValueError):
         pass  # a file of that name with something else in it
     return None

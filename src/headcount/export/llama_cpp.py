@@ -189,7 +189,8 @@ def _tensors(
         yield "rope_freqs.weight", factors
     for site, layer in zip(heads, layers, strict=True):
         block: Any = site.block
-        name, module, size = f"blk.{site.layer}", site.module, site.head_dim
+        module: Any = site.module
+        name, size = f"blk.{site.layer}", site.head_dim
         queries, keys = _attention_counts(site)
         if queries:
             yield f"{name}.attn_norm.weight", block.input_layernorm.weight

@@ -9,7 +9,6 @@ Pruned directories also work with the harness's own `--model hf`, given `trust_r
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +16,8 @@ from transformers import AutoTokenizer
 
 from headcount.errors import HeadcountError
 from headcount.intervene import masked
-from headcount.surgery import fetch, load
+from headcount.model_directory import fetch
+from headcount.surgery import load
 
 try:
     from lm_eval.api.registry import register_model
@@ -42,7 +42,8 @@ class HeadcountLM(HFLM):
         units = [off, *(name for name, value in options.items() if value == "" and "." in name)]
         kept = {name: value for name, value in options.items() if name not in units}
         directory = fetch(pretrained)
-        model: Any = load(directory, dtype=dtype).to(device)
+        model: Any = load(directory, dtype=dtype)
+        model.to(device)
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         self._masks = ExitStack()
         self._masks.enter_context(masked(model, off=",".join(filter(None, units))))
@@ -60,4 +61,4 @@ if __name__ == "__main__":
     # Run as a script, this file is not the module that the registry knows.
     from headcount.export import lm_evaluation
 
-    sys.exit(lm_evaluation.main())
+    lm_evaluation.main()

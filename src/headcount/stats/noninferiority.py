@@ -95,5 +95,5 @@ def _examples_needed(n: int, distance: float, room: float, level: float, power: 
 
     The distance of the bound from the change shrinks with the root of n; `room` is that of the change from the margin.
     """
-    one, other = scipy_stats.norm.ppf([level, power])
+    one, other = (float(scipy_stats.norm.ppf(share)) for share in (level, power))
     return about(n * ((one + other) / one * distance / room) ** 2)

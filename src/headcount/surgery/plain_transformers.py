@@ -31,7 +31,7 @@ class Portable:
     """Goes in front of a model class: built from a record, it has the heads recorded; saved, it loads anywhere."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         check_record(getattr(config, "headcount", None), Path(came_from(config)) / CONFIG)
         apply_record(self)
 
@@ -58,7 +58,7 @@ def class_for(name: str) -> type[PreTrainedModel]:
     stock = getattr(transformers, name, None) if not name.startswith("_") else None
     if not (isinstance(stock, type) and issubclass(stock, PreTrainedModel)):
         raise AttributeError(f"transformers has no model class {name!r}")
-    return mixed(Portable, stock)
+    return mixed(Portable, stock)  # type: ignore[arg-type]
 
 
 def make_portable(model: Any) -> None:

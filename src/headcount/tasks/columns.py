@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headcount.errors import BadData
@@ -189,3 +190,8 @@ def _unlike_labels(values: list[Any]) -> tuple[bool, bool, int]:
     impossible = "" in distinct or max(map(len, distinct), default=99) > 30
     impossible = impossible or len(distinct) > max(10, len(values) / 4)
     return impossible, not all(value.lstrip("-").isdigit() for value in distinct), len(distinct)
+
+
+def has_choices(names: Collection[str]) -> bool:
+    """Whether some of these columns are the choices of a question."""
+    return any(name.strip().lower() in CHOICES or re.fullmatch(CHOICE, name.strip().lower()) for name in names)

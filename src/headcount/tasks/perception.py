@@ -96,7 +96,9 @@ class ImageClassification(BaseTask):
         if labels:
             others = Rows({n: v for n, v in rows.table.items() if n != source} or rows.table, rows.source,
                           classes=rows.classes)  # fmt: skip
-            label, on_label = (label, []) if label is not None or len(others.names) > 1 else (others.names[0], [])
+            on_label: list[str] = []
+            if label is None and len(others.names) == 1:
+                label = others.names[0]
             if label is None:
                 label, on_label = find_label(others, None)
             label = rows.name(label)

@@ -5,7 +5,6 @@ To add a task, write its file and add an entry to `KINDS`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,7 @@ from headcount.tasks import metrics
 from headcount.tasks.answering import QuestionAnswering
 from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification, refuse_other_outputs
-from headcount.tasks.columns import CHOICE, CHOICES, Column
+from headcount.tasks.columns import Column, has_choices
 from headcount.tasks.language import LANGUAGE_MODELS, LanguageModeling
 from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.rows import Rows, aligned
@@ -195,12 +194,13 @@ def _speech(asked: Request) -> Task:
     return _of(SpeechRecognition, "beams")(asked)
 
 
-def _has_choices(names: Collection[str]) -> bool:
-    return any(name.strip().lower() in CHOICES or re.fullmatch(CHOICE, name.strip().lower()) for name in names)
-
-
 def _is_summary(names: Collection[str]) -> bool:
     return bool({"summary", "highlights", "article"} & {name.strip().lower() for name in names})
+
+
+def _classes(names: Mapping[str, Any]) -> set[str]:
+    """The classes of a mapping, in which some architectures have several."""
+    return {name for found in names.values() for name in ([found] if isinstance(found, str) else found)}
 
 
 SEQ2SEQ = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
@@ -252,7 +252,7 @@ KINDS = (
         _named_classes(ImageClassification),
         columns=("source", "label"),
         metrics=metrics.IMAGES,
-        models=auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values(),
+        models=_classes(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
         aliases=("image-classification",),
         layout="images",
     ),
@@ -316,14 +316,14 @@ KINDS = (
         metrics=metrics.CHOICE,
         models=LANGUAGE_MODELS["causal"],
         aliases=("likeliest-ending", "zero-shot"),
-        told_by=_has_choices,
+        told_by=has_choices,
     ),
     TaskKind(
         "embedding",
         _embedding,
         columns=("text", "pair", "label"),
         metrics=metrics.EMBEDDING,
-        models={*auto.MODEL_MAPPING_NAMES.values(), *auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.values()},
+        models=_classes(auto.MODEL_MAPPING_NAMES) | _classes(auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES),
         aliases=("embeddings", "feature-extraction"),
     ),
 )

@@ -174,7 +174,7 @@ class Translation(Generation):
             source, target, on_columns = find_translation(rows, source, target)
         else:
             source, on_columns = find_column(rows, source, "source", (*SOURCES, *LANGUAGES, *TEXTS), is_text)
-        self.targets = texts_of(rows, target) if labels else [""] * len(rows)
+        self.targets = texts_of(rows, str(target)) if labels else [""] * len(rows)
         with languages_set(tokenizer, source_language, target_language):
             sources = [prefix + text for text in texts_of(rows, source)]
             features, on_sources = tokenized(rows, tokenizer, [sources], max_length)
@@ -243,7 +243,8 @@ def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
 
 def generator(model: Any) -> Callable[..., Any]:
     """The `generate` that all models share: Whisper's own is made for long recordings, and cannot be taken apart."""
-    return partial(GenerationMixin.generate, model) if isinstance(model, GenerationMixin) else model.generate
+    shared: Any = GenerationMixin.generate
+    return partial(shared, model) if isinstance(model, GenerationMixin) else model.generate
 
 
 class EndAtLimit(LogitsProcessor):

@@ -84,7 +84,7 @@ class Unlabeled:
         self.task, self.reference, self.metric, self.settings = task, reference, metric, settings
         self.own = metric.name not in UNLABELED  # a metric of the task itself
         self.generates = isinstance(task, Generation) and metric.name not in ("divergence", "loss", "perplexity")
-        self.drafts = self.generates and task.beams == 1
+        self.drafts = self.generates and getattr(task, "beams", 1) == 1
 
     def __getattr__(self, name: str) -> Any:
         if name in ("task", "labels") or name.startswith("__"):
@@ -177,7 +177,7 @@ class Reference:
                 found[index] = (*_kept(task, predicted[owner == place], task.content[index]), decided)
         ordered = [found[i] for i in range(len(task))]
         partly = any(one[1] is not None for one in ordered)
-        outcomes = [one[1] for one in ordered] if partly else None
+        outcomes: Any = [one[1] for one in ordered] if partly else None
         return cls(
             task, [one[0] for one in ordered], outcomes, [one[3] for one in ordered], [one[2] for one in ordered]
         )
