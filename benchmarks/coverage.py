@@ -24,6 +24,7 @@ from headcount.stats.bootstrap import resampled
 from headcount.tasks import Metric
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
 
+METRICS = ("accuracy", "f1", "matthews", "bleu", "perplexity")
 SIZES = (30, 100, 300, 1000, 2000)
 MOST = 0.15  # of the whole model's score: real cuts that lose more are left out
 REAL = {"sst2": ("accuracy", "f1", "matthews"), "mrpc": ("accuracy", "f1"), "cola": ("matthews",)}
@@ -61,10 +62,10 @@ def main() -> None:
 
 
 def populations(options: argparse.Namespace) -> Iterator[Population]:
-    yield from constructed()
-    if options.statistics is not None:
-        for file in sorted(options.statistics.glob("*.npz")):
-            yield from real(file)
+    """All of the metrics that are asked for."""
+    files = [] if options.statistics is None else sorted(options.statistics.glob("*.npz"))
+    for some in (constructed(), *map(real, files)):
+        yield from (one for one in some if one.metric.name in options.metrics)
 
 
 def constructed(size: int = 50_000) -> Iterator[Population]:
@@ -96,20 +97,17 @@ def _counted(true: np.ndarray, guess: np.ndarray) -> np.ndarray:
 
 def real(file: Path) -> Iterator[Population]:
     """The smallest and the largest cut of a path that lose something, at most `MOST` of the score."""
-    arrays = dict(np.load(file))
-    for prefix, names in (("", REAL.get(file.stem, ("bleu",))), ("ppl/", ("perplexity",))):
-        own = {name.removeprefix(prefix): one for name, one in arrays.items() if ("/" in name) == bool(prefix)}
-        for name in names if own else ():
-            metric = {**CLASSIFICATION, **LANGUAGE, **TRANSLATION}[name]
-            whole = next(one for share, one in own.items() if float(share) == 0)
-            cuts = [
-                Population(f"{file.stem}, {float(share):.0%} of the heads", metric, whole, own[share])
-                for share in sorted(own, key=float)
-            ]
-            score = abs(float(metric.of_sums(whole.sum(0))))
-            most = 100 * MOST if metric.relative else MOST * score / metric.points
-            losing = [cut for cut in cuts if 0 < cut.points <= most]
-            yield from losing if len(losing) < 2 else (losing[0], losing[-1])
+    paths = {float(share): statistics for share, statistics in np.load(file).items()}
+    key, _, given = file.stem.partition("-")
+    for name in (given,) if given else REAL.get(key, ("bleu",)):
+        metric = {**CLASSIFICATION, **LANGUAGE, **TRANSLATION}[name]
+        score = abs(float(metric.of_sums(paths[0.0].sum(0))))
+        most = 100 * MOST if metric.relative else MOST * score / metric.points
+        cuts = [
+            Population(f"{key}, {share:.0%} of the heads", metric, paths[0.0], paths[share]) for share in sorted(paths)
+        ]
+        losing = [cut for cut in cuts if 0 < cut.points <= most]
+        yield from losing if len(losing) < 2 else (losing[0], losing[-1])
 
 
 def rates(one: Population, n: int, options: argparse.Namespace) -> tuple[float, float, float]:
@@ -143,6 +141,7 @@ def _percentile_shows(before: np.ndarray, after: np.ndarray, budget: Budget, met
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--statistics", type=Path, help="directory of benchmarks.pruning.promises")
+    parser.add_argument("--metrics", type=lambda text: text.split(","), default=METRICS)
     parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")], default=SIZES)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--resamples", type=int, default=2000)

@@ -207,3 +207,19 @@ def test_a_drop_equal_to_the_margin_is_seldom_shown_to_be_within_it(metric, make
     large = drawn(rng, population, 8000)
     allowed = 4 * abs(after - before)
     assert stats.noninferior(*large, metric, allowed, higher_is_better=metric.higher_is_better).shown  # it has power
+
+
+@pytest.mark.parametrize(("n", "margin"), [(30, 0.1), (100, 0.05), (135, 0.02), (436, 0.01)])
+def test_no_rate_of_flips_makes_false_verdicts_of_accuracy_frequent(n, margin):
+    """Exact: every outcome of lost and won examples that is shown to be within the margin, times its probability."""
+    most = min(n, 60)  # more flips than that are never shown here
+    lost, won = (one.ravel() for one in np.meshgrid(np.arange(most + 1), np.arange(most + 1)))
+    possible = lost + won <= n
+    lost, won = lost[possible], won[possible]
+    low, _ = paired_bounds(lost, won, n, tail=0.05)
+    shown = -low <= margin
+    assert shown.any()
+    for won_share in (1e-9, 0.002, 0.01, 0.03, 0.05):
+        shares = (won_share + margin, won_share, 1 - 2 * won_share - margin)
+        chance = scipy_stats.multinomial.pmf(np.stack([lost, won, n - lost - won], axis=1)[shown], n, shares)
+        assert chance.sum() <= 0.06

@@ -65,10 +65,12 @@ class Data:
     test: Task
 
 
-def read(key: str, models: Path | None, *, examples: int, limit: int | None = None, seed: int = 0) -> Data:
+def read(
+    key: str, models: Path | None, *, examples: int, limit: int | None = None, seed: int = 0, metric: str | None = None
+) -> Data:
     """The model of a job, from `models` or the shared directory, `examples` of its training data, and its test data.
 
-    limit: of test examples, to try the benchmark out.
+    limit: of test examples, to try the benchmark out. metric: instead of the job's own.
     """
     job = JOBS[key]
     directory = where(key, models)
@@ -76,7 +78,7 @@ def read(key: str, models: Path | None, *, examples: int, limit: int | None = No
         raise HeadcountError(f"there is no model for {key}: recipes/finetune.py makes it")
     model = load(directory, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    columns = {"metric": job.metric, "text": job.text, "label": job.label}
+    columns = {"metric": metric or job.metric, "text": job.text, "label": job.label}
     tasks = []
     for data, target, most in zip((job.score, job.test), job.targets, (examples + SELECT, limit), strict=True):
         target_data = None if target is None else SHARED / target

@@ -37,7 +37,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     for key in options.data.split(","):
-        path, metric = path_of(key, options), METRICS[JOBS[key].metric or default_metric(key)]
+        path, metric = path_of(key, options), METRICS[options.metric or JOBS[key].metric or default_metric(key)]
         for points in BUDGETS:
             rows.append({"name": JOBS[key].name, "metric": metric.name, **promise(path, metric, points, options)})
             print(row_of(rows[-1]), flush=True)
@@ -50,13 +50,13 @@ def default_metric(key: str) -> str:
 
 def path_of(key: str, options: argparse.Namespace) -> dict[float, np.ndarray]:
     """Statistics (N, S) of every example, by share of heads removed: as kept, or measured now and kept cut by cut."""
-    file = options.statistics / f"{key}.npz"
+    file = options.statistics / f"{key}{f'-{options.metric}' if options.metric else ''}.npz"
     found = {} if not file.exists() else {float(name): array for name, array in np.load(file).items()}
     if found:
         return found
     if where(key, options.models) is None:
         raise SystemExit(f"there is no model for {key}: recipes/finetune_classifier.py makes it")
-    data = read(key, options.models, examples=options.score, limit=options.limit)
+    data = read(key, options.models, examples=options.score, limit=options.limit, metric=options.metric)
     total = len(anatomy(data.model).heads)
     sizes = [size for size in counts(total, options.step)[1:] if size <= options.most * total]
     search = CutSearch(data.model, data.score, Pruning(heads=max(sizes)))
@@ -120,6 +120,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, help="directory with the models cola and mrpc")
     parser.add_argument("--data", default="sst2,cola,mrpc,translator")
+    parser.add_argument("--metric", help="instead of each data set's own")
     parser.add_argument("--statistics", type=Path, required=True, help="directory for the statistics of every example")
     parser.add_argument("--score", type=int, default=1024, help="examples that heads are scored on")
     parser.add_argument("--limit", type=int, help="at most this many held-out examples")
