@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from headcount.cli.options import Setup
@@ -12,7 +13,7 @@ from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.export import part_path
 from headcount.files import looks_like_a_file
 from headcount.model_directory import DESCRIPTION, fetch, refuse_unlike_model
-from headcount.runs import RunDirectory, model_signature, read_run, refuse_other_directories, versions
+from headcount.runs import RUN, RunDirectory, model_signature, read_run, refuse_other_directories, versions
 
 MODELS, DATA = ("model", "other", "pruned", "onnx"), ("data", "test", "against")  # and whatever ends in _data
 
@@ -66,6 +67,15 @@ def run_of(setup: Setup, command: str, model: Any, tasks: list[Any], **settings:
         return
     with RunDirectory(setup.out, signature, setup.arguments()).open() as directory:
         yield CommandRun(directory, command)
+
+
+def mention_report(setup: Setup) -> None:
+    """The last line of a command that has kept a run."""
+    from headcount.cli.console import messages
+
+    if setup.out is not None and not setup.as_json and (Path(setup.out) / RUN).is_file():
+        line = f"A page about this run: headcount report {quote(setup.out)}"
+        messages.print(line, style="dim", markup=False, soft_wrap=True)
 
 
 class CommandRun:

@@ -127,9 +127,7 @@ class Setup:
     out: Annotated[str | None, option("--out", panel=RUN, help="Run directory: keeps the results, and resumes.")] = None
     as_json: AsJson = False
     quiet: Quiet = False
-    dry_run: Annotated[
-        bool, option("--dry-run", panel=RUN, help="Say how long it would take here; nothing is kept.")
-    ] = False
+    dry_run: Annotated[bool, option("--dry-run", panel=RUN, help="Say how long it would take here.")] = False
     engine: Annotated[
         Literal["local", "ray"], option("--engine", panel=MACHINES, help="ray works on shards in parallel.")
     ] = "local"
@@ -286,7 +284,7 @@ def _with_setup(
 
     def run(**given: Any) -> None:
         from headcount.cli import console
-        from headcount.cli.command_run import refuse_unusable
+        from headcount.cli.command_run import mention_report, refuse_unusable
         from headcount.cli.dry_run import print_estimate
 
         mine = {one.name: given[one.name] for one in own}
@@ -302,7 +300,7 @@ def _with_setup(
                     print_estimate(setup, given["context"].info_name, lambda: function(setup, **mine))
                 else:
                     function(setup, **mine)
-        _mention_report(setup)
+        mention_report(setup)
 
     return run, parameters
 
@@ -363,18 +361,6 @@ def typed(context: Any) -> list[str]:
         else:
             options += [word for each in several for word in (one.opts[0], str(each))]
     return arguments + options
-
-
-def _mention_report(setup: Setup) -> None:
-    """The last line of a command that has kept a run."""
-    from pathlib import Path
-    from shlex import quote
-
-    from headcount.cli.console import messages
-
-    if setup.out is not None and not setup.as_json and (Path(setup.out) / "run.json").is_file():
-        line = f"A page about this run: headcount report {quote(setup.out)}"
-        messages.print(line, style="dim", markup=False, soft_wrap=True)
 
 
 def amount(name: str) -> Callable[[str], str]:
