@@ -147,7 +147,7 @@ class Setup:
             from headcount.tasks import refuse_unknown
 
             with usage():
-                refuse_unknown(self.task, self.metric)
+                refuse_unknown(self.task, self.metric, self.labels)
 
     def load_model(self) -> tuple[Any, Any]:
         """The model on its device, and its tokenizer."""
