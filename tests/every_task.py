@@ -38,6 +38,7 @@ TAGS = ("B-animal", "I-animal", "O", "S-thing")
 def every_task(kind: str, folder: Path, size: int = 12) -> tuple[Path, Path]:
     """A saved model of this kind, and a file (or folder) of data for it; the same for the same arguments."""
     rng = np.random.default_rng(len(kind))
+    folder.mkdir(exist_ok=True)
     model, reader = MODELS[kind]()
     save(model, folder / "model", tokenizer=reader)
     return folder / "model", DATA.get(kind, partial(jsonl, ROWS.get(kind)))(folder, rng, size)

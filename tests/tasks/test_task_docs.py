@@ -1,6 +1,7 @@
 """The tasks that the documentation shows are run as they stand there."""
 
 import re
+import sys
 import types
 from collections import Counter
 
@@ -11,7 +12,11 @@ from transformers import BertForTokenClassification
 
 import headcount
 import headcount.tasks
+from every_task import every_task
 from headcount import evaluate
+from headcount.cli import main
+from headcount.cli.model_loading import load_model
+from headcount.stats import interval
 from tiny_models import bert, marian
 
 
@@ -25,6 +30,68 @@ def shown(repository):
     for block in blocks:
         exec(block, names)
     return types.SimpleNamespace(**names)
+
+
+SHOWN = {  # what the page calls a model and its data
+    "classification": ("classifier", "reviews.jsonl"),
+    "regression": ("regressor", "scores.jsonl"),
+    "tagging": ("tagger", "entities.tsv"),
+    "answering": ("answerer", "questions.json"),
+    "choice": ("chooser", "choices.jsonl"),
+    "endings": ("gpt", "endings.jsonl"),
+    "embedding": ("embedder", "pairs.jsonl"),
+    "translation": ("translator", "captions.jsonl"),
+    "summarization": ("summarizer", "articles.jsonl"),
+    "speech": ("whisper", "recordings/transcripts.tsv"),
+    "images": ("vit", "pictures"),
+    "causal": ("gpt", "texts.jsonl"),
+}
+
+
+def test_the_command_of_every_task(repository, tmp_path, monkeypatch, capsys):
+    page = (repository / "docs/tasks.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(headcount evaluate.*?)```", page, re.S)
+    commands = block.strip().splitlines()
+    for kind, (name, data) in SHOWN.items():
+        model, made = every_task(kind, tmp_path / kind, size=6)
+        if not (tmp_path / name).exists():
+            model.rename(tmp_path / name)
+        place = tmp_path / data
+        (made.parent if "/" in data else made).rename(place.parent if "/" in data else place)
+        assert any(f"./{name} --data {data}" in command for command in commands)
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", command.split())
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 0, capsys.readouterr().err
+        assert re.match(r"\w+@?\d* -?[\d.]+ \(95% interval", capsys.readouterr().out)
+
+
+def test_the_example_without_labels(repository, tmp_path, monkeypatch):
+    page = (repository / "docs/tasks.md").read_text(encoding="utf-8")
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", page, re.S) if "unlabeled(" in one]
+    path, data = every_task("classification", tmp_path / "it", size=60)
+    for name in ("train.jsonl", "dev.jsonl"):
+        (tmp_path / name).write_text(data.read_text())
+    monkeypatch.chdir(tmp_path)
+    model, tokenizer = load_model(str(path))
+    names = {"model": model, "tokenizer": tokenizer}
+    exec(block, names)
+    assert names["pruned"].metric.name == "agreement"
+    assert "of predictions stay the same" in names["pruned"].report()
+
+
+def test_a_metric_of_rows(repository):
+    page = (repository / "docs/tasks.md").read_text(encoding="utf-8")
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", page, re.S) if "of_rows" in one]
+    names = {"np": np, "Metric": headcount.tasks.Metric}
+    exec(block, names)
+    rows = np.array([[1.0], [5.0], [9.0]])
+    assert float(names["middle"].of(rows)) == 5
+    assert names["middle"].of_counts(rows, np.array([[1, 1, 1], [3, 0, 0]])).tolist() == [5, 1]
+    low, high = interval(np.random.default_rng(0).normal(size=(200, 1)), names["middle"])
+    assert -0.4 < low < 0 < high < 0.4
 
 
 def test_the_similarity_task(shown, tokenizer):

@@ -136,6 +136,7 @@ class Pruned:
         """The result of the non-inferiority test, in points, as the terminal and the report show it.
 
         `Non-inferior: drop ≤ 2 points, 95% confidence (one-sided bound 1.28).`
+        Without labels: `Non-inferior: at least 98% of predictions stay the same, 95% confidence (bound 98.7%).`
         """
         budget, metric = Budget.of(self.metric, self.max_drop, self.before), self.metric
         loss = "drop" if metric.higher_is_better else "rise"
@@ -143,6 +144,9 @@ class Pruned:
         digits = 2 if bound < 10 else 0  # as many as a test on few examples carries
         limit = in_unit(f"{self.max_drop:g}", metric)
         tested = f"{loss} ≤ {limit}, 95% confidence (one-sided bound {bound:.{digits}f})."
+        if metric.name == "agreement":
+            least = f"at least {100 * self.before - self.max_drop:g}% of predictions stay the same"
+            tested = f"{least}, 95% confidence (bound {100 * self.before - bound:.1f}%)."
         if self.verdict.shown:
             return f"Non-inferior: {tested}"
         needed = self.verdict.examples_needed

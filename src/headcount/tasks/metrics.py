@@ -309,6 +309,19 @@ def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
     return np.stack([np.stack([reference, reference, one], axis=1).ravel() for one in matched])[None]
 
 
+def all_or_nothing(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of a mean of values from 0 to 1, whichever of the statistics it is of."""
+    extremes = np.zeros((1, 2, statistics.shape[1]))
+    extremes[0, :, 0], extremes[0, 0] = 1, 1
+    return extremes
+
+
+def entities_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of the F1 of entities: a sentence with the mean number of them, all found, and others found instead."""
+    words, number = statistics[:, 0].mean(), max(1.0, statistics[:, 3].mean())
+    return np.array([[[words, words, 0, number, number, number], [words, 0, 0, number, number, 0]]])
+
+
 CLASSIFICATION = {
     "accuracy": Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "f1": Metric("f1", f1, points=0.01, extremes=one_of_each_class),
@@ -319,12 +332,12 @@ CLASSIFICATION = {
 CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss")}
 IMAGES = {
     **CHOICE,
-    "top5": Metric("top5", _mean(3), points=0.01),
+    "top5": Metric("top5", _mean(3), points=0.01, extremes=all_or_nothing),
     **{name: CLASSIFICATION[name] for name in ("f1", "f1_macro", "matthews")},
 }
-TAGS = {"f1": Metric("f1", entity_f1, points=0.01), **CHOICE}
+TAGS = {"f1": Metric("f1", entity_f1, points=0.01, extremes=entities_all_or_none), **CHOICE}
 ANSWERS = {
-    "f1": Metric("f1", _mean(2), points=0.01),
+    "f1": Metric("f1", _mean(2), points=0.01, extremes=all_or_nothing),
     "exact_match": Metric("exact_match", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "loss": Metric("loss", _mean(3), higher_is_better=False, points=0.01, relative=True),
 }
@@ -346,21 +359,21 @@ LANGUAGE = {
 TRANSLATION = {
     "bleu": Metric("bleu", bleu, extremes=ngrams_all_or_none),
     "chrf": Metric("chrf", chrf, extremes=characters_all_or_none),
-    "rouge1": Metric("rouge1", _mean(1), points=0.01),
-    "rouge2": Metric("rouge2", _mean(2), points=0.01),
-    "rougeL": Metric("rougeL", _mean(3), points=0.01),
+    "rouge1": Metric("rouge1", _mean(1), points=0.01, extremes=all_or_nothing),
+    "rouge2": Metric("rouge2", _mean(2), points=0.01, extremes=all_or_nothing),
+    "rougeL": Metric("rougeL", _mean(3), points=0.01, extremes=all_or_nothing),
     "exact_match": ANSWERS["exact_match"],
     "perplexity": LANGUAGE["perplexity"],
     "loss": LANGUAGE["loss"],
 }
 SPEECH = {
-    "wer": Metric("wer", _mean(1), higher_is_better=False, points=0.01),
-    "cer": Metric("cer", _mean(1), higher_is_better=False, points=0.01),
+    "wer": Metric("wer", _mean(1), higher_is_better=False, points=0.01, extremes=right_or_wrong),
+    "cer": Metric("cer", _mean(1), higher_is_better=False, points=0.01, extremes=right_or_wrong),
     **{name: TRANSLATION[name] for name in ("exact_match", "perplexity", "loss")},
 }
 UNLABELED = {
     "agreement": Metric("agreement", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
-    "cosine": Metric("cosine", accuracy, points=0.01),
+    "cosine": Metric("cosine", accuracy, points=0.01, extremes=right_or_wrong),
     "divergence": Metric("divergence", loss, higher_is_better=False, points=0.01),
 }
 

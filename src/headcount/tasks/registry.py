@@ -324,7 +324,7 @@ KINDS = (
         columns=("text", "pair", "label"),
         metrics=metrics.EMBEDDING,
         models={*auto.MODEL_MAPPING_NAMES.values(), *auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.values()},
-        aliases=("embeddings", "sentence-similarity", "feature-extraction"),
+        aliases=("embeddings", "feature-extraction"),
     ),
 )
 COLUMNS = {column for kind in KINDS for column in kind.columns}
