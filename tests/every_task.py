@@ -114,7 +114,8 @@ def listener():
         decoder_start_token_id=vocabulary[special[0]], suppress_tokens=None, begin_suppress_tokens=None,
     )  # fmt: skip
     model = WhisperForConditionalGeneration(config).eval()
-    model.generation_config.update(no_timestamps_token_id=vocabulary[special[3]], is_multilingual=False)
+    model.generation_config.no_timestamps_token_id = vocabulary[special[3]]
+    model.generation_config.is_multilingual = False
     return model, WhisperProcessor(extractor, tokenizer)
 
 
