@@ -58,10 +58,12 @@ def bench(
         models["original" if place == 0 else "pruned" if cut else _label(name, models)] = model
     task = None
     if data is not None and lengths is None:
-        from headcount.cli.model_loading import load_tokenizer
+        from headcount.cli.model_loading import load_reader
         from headcount.model_directory import fetch
 
-        task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), models["original"])
+        task = setup.load_task(
+            data, load_reader(fetch(setup.model), setup.model, models["original"]), models["original"]
+        )
     options: dict[str, Any] = {
         "batches": batches, "lengths": lengths, "task": task, "tokens": tokens, "threads": threads, "clock": clock,
         "compile": compile,

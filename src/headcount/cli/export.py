@@ -64,7 +64,7 @@ def export(
     require_onnx()
 
     from headcount.cli.console import console, print_json
-    from headcount.cli.model_loading import load_tokenizer, load_weights
+    from headcount.cli.model_loading import load_reader, load_weights
     from headcount.export import export_onnx
     from headcount.model_directory import fetch
     from headcount.runs import model_signature, versions
@@ -72,7 +72,7 @@ def export(
     model = load_weights(setup.model, "cpu", "float32")
     task, inputs = None, list[dict[str, Any]]()
     if data is not None:
-        task = setup.load_task(data, load_tokenizer(fetch(setup.model), setup.model), model)
+        task = setup.load_task(data, load_reader(fetch(setup.model), setup.model, model), model)
         chosen = range(min(EXAMPLES, len(task)))
         inputs = [task.batch(chosen[start : start + BATCH]).inputs for start in range(0, len(chosen), BATCH)]
     written = export_onnx(model, target, inputs=inputs, int8=int8, external_data=external, overwrite=overwrite)

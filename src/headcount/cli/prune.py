@@ -137,7 +137,8 @@ def prune(
 ) -> None:
     """Remove as much as a budget allows, compensate for it, test the result on held-out data, and save it.
 
-    Points are hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and loss.
+    Points are hundredths of accuracy, F1, word error rate and other shares, points of BLEU and chrF, percent of
+    perplexity and loss.
 
     Examples:
 
