@@ -28,6 +28,7 @@ from headcount import evaluate, load, load_task
 from headcount.engine import batches_by_length
 from headcount.stats import paired_test
 from headcount.training import Recovery
+from headcount.training.augmentation import varied
 from headcount.training.recovery import Recovering
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
@@ -46,9 +47,10 @@ def main() -> None:
     held_out, train = everything.subset(order[: options.held_out]), everything.subset(order[options.held_out :])
     judges = {"held out": Judge(whole, held_out), "test": Judge(whole, test)}
     for name, judge in judges.items():
-        print(
-            f"{test.metric.name} of the whole model, {name}, {len(judge.task)} examples: {judge.score:.4f}", flush=True
-        )
+        print(f"the whole model, {name}, {len(judge.task)} examples: {test.metric.name} {judge.score:.4f}, "
+              f"entropy of its predictions {entropy(judge.wanted):.3f}", flush=True)  # fmt: skip
+    unseen = entropy(predictions(whole, varied(held_out, 0.1, [0])))
+    print(f"the whole model, held out, with other words: entropy of its predictions {unseen:.3f}", flush=True)
     rows = []
     for text in ["", *options.settings]:
         for seed in map(int, options.seeds.split(",")) if text else [0]:
@@ -95,6 +97,11 @@ def predictions(model: Any, task: Any) -> Tensor:
         return torch.cat([task.outputs(model.eval(), task.batch(b)) for b in batches_by_length(task.lengths, 2048)])
 
 
+def entropy(logits: Tensor) -> float:
+    """In nats, the mean over examples: how much a prediction tells beyond a label."""
+    return float(torch.distributions.Categorical(logits=logits).entropy().mean())
+
+
 def parse(text: str) -> dict[str, Any]:
     """`lr=2e-4,tokens=512` as fields of `Recovery`."""
     pairs = (part.split("=") for part in text.split(","))
@@ -104,7 +111,7 @@ def parse(text: str) -> dict[str, Any]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pruned", help="directory of the pruned model")
-    parser.add_argument("settings", nargs="+", help="fields of Recovery, such as lr=2e-4,tokens=512")
+    parser.add_argument("settings", nargs="*", help="fields of Recovery, such as lr=2e-4,tokens=512")
     parser.add_argument("--model", default="models/minilm-sst2", help="the whole one, relative to the shared directory")
     parser.add_argument("--data", default="data/sst2", help="relative to the shared directory")
     parser.add_argument("--train", default="train.tsv", help="file to recover on")

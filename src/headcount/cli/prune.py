@@ -103,15 +103,11 @@ def prune(
         int, typer.Option("--recover-epochs", rich_help_panel=AFTER, min=0, help="Fine-tune on --score-data.")
     ] = 0,
     distill: Annotated[
-        float | None,
+        float,
         typer.Option(
-            "--distill",
-            rich_help_panel=AFTER,
-            min=0.0,
-            max=1.0,
-            help="Share of that loss from the original model; by default 1 for classifiers, otherwise 0.",
+            "--distill", rich_help_panel=AFTER, min=0.0, max=1.0, help="Share of that loss from the original model."
         ),
-    ] = None,
+    ] = 0.0,
     hidden: Annotated[
         float,
         typer.Option(
@@ -119,16 +115,15 @@ def prune(
         ),
     ] = 0.0,
     augment: Annotated[
-        float | None,
+        float,
         typer.Option(
             "--augment",
             rich_help_panel=AFTER,
             min=0.0,
             max=0.5,
-            help="Share of words to replace in every other batch, which the original model labels; by default 0.1 "
-            "with --distill 1, otherwise 0.",
+            help="Share of words to replace in every other batch, such as 0.1; the original model gives the labels.",
         ),
-    ] = None,
+    ] = 0.0,
     lr: Annotated[float, typer.Option("--lr", rich_help_panel=AFTER, help="Learning rate of the fine-tuning.")] = 5e-5,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and how long it would take.")

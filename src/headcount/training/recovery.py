@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from headcount.training.augmentation import has_words, varied
 from headcount.training.checkpoint import Checkpointer, set_weights, weights_of
 from headcount.training.loop import Training, refuse_settings
 
-AUGMENT = 0.1  # share of words to replace, where nothing is said
-
 
 @dataclass(frozen=True)
 class Recovery:
@@ -39,22 +37,21 @@ class Recovery:
 
     epochs: at most this many. lr: the peak; it rises over the first tenth of the steps and then falls to 0.
     tokens: per batch, with padding. distill: share of the loss that asks for the whole model's own predictions
-    instead of the labels. By default 1 for a classifier of texts, which has memorised the labels of its training data,
-    if there is a whole model; otherwise 0.
+    instead of the labels.
     temperature: of both models' predictions. hidden: weight of the distance from the whole model's hidden states.
     Dropout is off while the whole model teaches: it has none either.
     augment: in every other batch, this share of the words is replaced by others (see `varied`), and the whole model's
-    predictions replace the labels. By default 0.1 for a classifier of texts if `distill` is 1, otherwise 0.
+    predictions replace the labels.
     seed: of the order of batches, of dropout and of the words.
     """
 
     epochs: int
     lr: float = 5e-5
-    tokens: int = 512
-    distill: float | None = None
+    tokens: int = 1024
+    distill: float = 0.0
     temperature: float = 2.0
     hidden: float = 0.0
-    augment: float | None = None
+    augment: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,21 +59,17 @@ class Recovery:
             "epochs": (self.epochs >= 1, "of at least 1"),
             "lr": (self.lr > 0, "above 0"),
             "tokens": (self.tokens >= 1, "of at least 1"),
-            "distill": (self.distill is None or 0 <= self.distill <= 1, "from 0 to 1"),
+            "distill": (0 <= self.distill <= 1, "from 0 to 1"),
             "temperature": (self.temperature > 0, "above 0"),
             "hidden": (self.hidden >= 0, "of at least 0"),
-            "augment": (self.augment is None or 0 <= self.augment <= 0.5, "from 0 to 0.5"),
+            "augment": (0 <= self.augment <= 0.5, "from 0 to 0.5"),
         }
         refuse_settings(self, wanted)
 
-    def settled(self, task: Task, whole: nn.Module | None) -> Recovery:
-        """With numbers for what was left to the task; refuses to distil without a teacher."""
-        memorised = whole is not None and is_text_classifier(task)
-        distill = float(memorised) if self.distill is None else self.distill
-        augment = AUGMENT * (memorised and distill == 1) if self.augment is None else self.augment
-        if whole is None and (distill or self.hidden or augment):
-            raise HeadcountError("distillation needs the whole model as its teacher", advice="pass {whole}")
-        return replace(self, distill=distill, augment=augment)
+    @property
+    def distills(self) -> bool:
+        """Whether the whole model is needed as a teacher."""
+        return self.distill > 0 or self.hidden > 0 or self.augment > 0
 
 
 def recover(
@@ -91,13 +84,14 @@ def recover(
 ) -> list[float]:
     """Fine-tune a pruned model in place; it ends as the best of the epochs, the starting point included.
 
-    task: to train on. select_task: to choose the best epoch on. whole: the teacher; without it, labels alone teach.
+    task: to train on. select_task: to choose the best epoch on. whole: the teacher, unless `distill`, `hidden` and
+    `augment` are 0.
     directory: keeps a checkpoint after each epoch; the same call then resumes, and ends in the same weights.
     progress: called with the share done. Returns the metric on `select_task` before and after each epoch.
     """
     training = Recovering(pruned, task, settings, whole)
     better = max if select_task.metric.higher_is_better else min
-    signature = {"settings": asdict(training.settings), "start": fingerprint(pruned), "task": task.signature()}
+    signature = {"settings": asdict(settings), "start": fingerprint(pruned), "task": task.signature()}
     if directory is not None and training.whole is not None:
         signature["whole"] = fingerprint(training.whole)
     checkpoint = Checkpointer(directory, "recovery", signature)
@@ -131,26 +125,26 @@ class Recovering(Training):
         super().__init__(
             model, task, groups, batches=batches, epochs=settings.epochs, seed=settings.seed, what="the recovery"
         )
-        self.settings = settings.settled(task, whole)
-        self.share, self.augment = float(self.settings.distill or 0), float(self.settings.augment or 0)
-        self.whole = whole if self.share or self.settings.hidden or self.augment else None
+        if settings.distills and whole is None:
+            raise HeadcountError("distillation needs the whole model as its teacher", advice="pass {whole}")
+        self.settings, self.whole = settings, whole if settings.distills else None
         self.varied: Any = None  # the task with other words, anew in each epoch
-        if self.augment and not has_words(task):
+        if settings.augment and not has_words(task):
             raise HeadcountError(
                 f"{type(task).__name__} has no token ids with a tokenizer, so its words cannot be replaced",
-                advice="give {augment} a 0",
+                advice="leave {augment} at 0",
             )
 
     def epoch(self, number: int, progress: Any = None) -> None:
-        if self.augment:
-            self.varied = varied(self.task, self.augment, [self.seed, number])
+        if self.settings.augment:
+            self.varied = varied(self.task, self.settings.augment, [self.seed, number])
         super().epoch(number, progress)
 
     def loss(self, step: int, batch: Batch) -> Tensor:
         if self.whole is None:
             return super().loss(step, batch)
         self.model.eval()
-        share, hidden = self.share, self.settings.hidden
+        share, hidden = self.settings.distill, self.settings.hidden
         if self.varied is not None and step % 2 == 0:
             batch, share = self.varied.batch(batch.indices).to(self.device), 1.0
         with torch.no_grad(), hidden_states(self.whole.eval()) as wanted:
@@ -175,13 +169,6 @@ class Recovering(Training):
         ours, theirs = F.log_softmax(ours / heat, -1), F.log_softmax(theirs / heat, -1)
         wanted = theirs.exp()  # 0 for choices that only other examples of the batch have
         return torch.where(wanted > 0, wanted * (theirs - ours), 0.0).sum(-1).mean() * heat**2
-
-
-def is_text_classifier(task: Task) -> bool:
-    """Whether each example is a text with one class."""
-    labels = task.batch([0]).labels
-    one_each = labels is not None and labels.ndim == 1
-    return one_each and getattr(task, "compares", None) == "distributions" and has_words(task)
 
 
 @contextmanager
