@@ -20,7 +20,14 @@ from explored_models import build
 from headcount import anatomy, remove, save
 from headcount.explore import ExploreServer
 
-PROGRAM = "import sys; sys.argv[0] = 'headcount'; from headcount.cli import main; main()"
+# A background job of a shell ignores Ctrl-C, and what it starts inherits that: this program answers it in any case.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[0] = "headcount"
+from headcount.cli import main
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +67,21 @@ def test_a_live_page_from_start_to_ctrl_c(place, tmp_path):
         cwd=tmp_path,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
-    address = process.stdout.readline().strip()
-    assert address.startswith("http://127.0.0.1:")
-    with urllib.request.urlopen(address, timeout=60) as answer:
-        assert answer.read().startswith(b"<!doctype html>")
-    asked = json.dumps({"what": "answer", "text": "a dog", "off": ["encoder.0.1"]}).encode()
-    request = urllib.request.Request(f"{address}ask", asked, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        assert json.loads(answer.read())["bars"]
-    threading.Thread(target=keep_asking, args=(address,), daemon=True).start()
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)  # while the model works
-    out, err = process.communicate(timeout=120)
+    try:
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert answer.read().startswith(b"<!doctype html>")
+        asked = json.dumps({"what": "answer", "text": "a dog", "off": ["encoder.0.1"]}).encode()
+        request = urllib.request.Request(f"{address}ask", asked, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.loads(answer.read())["bars"]
+        threading.Thread(target=keep_asking, args=(address,), daemon=True).start()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)  # while the model works
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert (process.returncode, out, err) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
 

@@ -222,6 +222,12 @@ def test_a_named_host_takes_addresses_but_no_other_names():
         assert not server.is_local()
         assert server.is_own_host(f"192.168.1.5:{port}")
         assert not server.is_own_host(f"evil.example:{port}")
+        assert not server.is_own_host("192.168.1.5")
+        server.server_port = 80  # which browsers leave out
+        assert server.is_own_host("192.168.1.5")
+        assert server.is_own_host("[::1]")
+        assert not server.is_own_host("evil.example")
+        server.server_port = port
         assert "0.0.0.0" not in server.address
         assert server.is_own_host(urllib.parse.urlsplit(server.address).netloc)
 

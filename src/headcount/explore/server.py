@@ -130,6 +130,8 @@ class ExploreServer(ThreadingHTTPServer):
     def is_own_host(self, host: str | None) -> bool:
         """Whether a Host header names this server; another site whose name was pointed here does not."""
         name, _, port = (host or "").rpartition(":")
+        if not name or port.endswith("]"):  # browsers leave out the usual port
+            name, port = host or "", "80"
         if port != str(self.server_port):
             return False
         name = name.strip("[]").lower()
