@@ -17,7 +17,8 @@ from transformers import AutoTokenizer
 
 from headcount.errors import HeadcountError
 from headcount.intervene import masked
-from headcount.surgery import fetch, load
+from headcount.model_directory import fetch
+from headcount.surgery import load
 
 try:
     from lm_eval.api.registry import register_model
