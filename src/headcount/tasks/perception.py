@@ -27,7 +27,7 @@ from headcount.tasks.translation import EndAtLimit, Generation, generator
 REMEMBERED = 512 * 2**20  # bytes of inputs that are kept instead of made again
 
 
-class Inputs:
+class PerceivedInputs:
     """The model's inputs for each example: (…) made from its file when they are asked for, and kept if there is room.
 
     files: per example a path or a `StoredFile`. make: its inputs from its content and a name for errors.
@@ -104,7 +104,7 @@ class ImageClassification(BaseTask):
             label = rows.name(label)
             classes, _, on_classes = class_ids(rows, label, label2id, num_labels)
             remarks += [*on_label, *on_classes]
-        self.inputs, self.numbers = Inputs(rows, source, image_reader(processor)), list(range(len(rows)))
+        self.inputs, self.numbers = PerceivedInputs(rows, source, image_reader(processor)), list(range(len(rows)))
         self.processor = processor
         super().__init__(
             {},
@@ -210,7 +210,7 @@ class SpeechRecognition(Generation):
         if labels:
             target, on_target = find_column(rows, target, "target", TRANSCRIPTS, is_text)
             self.targets, remarks = texts_of(rows, target), [*remarks, *on_target]
-        self.inputs, self.numbers = Inputs(rows, source, sound_reader(processor)), list(range(len(rows)))
+        self.inputs, self.numbers = PerceivedInputs(rows, source, sound_reader(processor)), list(range(len(rows)))
         self.processor, self.tokenizer, self.max_new_tokens = processor, processor.tokenizer, max_new_tokens
         normal = _normalizer() if normalize else str
         if labels and metric in ("wer", "cer"):

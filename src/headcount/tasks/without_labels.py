@@ -55,9 +55,9 @@ def unlabeled(task: Any, model: Any, metric: str | None = None) -> Unlabeled:
         with torch.inference_mode():
             if isinstance(task, Generation):  # predictions of its tokens are those of its own text
                 known: BaseTask = task.relabeled(_written(task, model))
-                reference = Reference.of(known, model)
+                reference = OriginalPredictions.of(known, model)
             else:
-                reference = Reference.of(task, model)
+                reference = OriginalPredictions.of(task, model)
                 known = reference.task = task.relabeled(reference.decided)
     finally:
         model.train(training)
@@ -80,7 +80,9 @@ def _metric(task: BaseTask, name: str | None) -> Metric:
 class Unlabeled:
     """A task with the original model as its reference; whatever else is asked of it, the task itself answers."""
 
-    def __init__(self, task: BaseTask, reference: Reference, metric: Metric, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, task: BaseTask, reference: OriginalPredictions, metric: Metric, settings: dict[str, Any]
+    ) -> None:
         self.task, self.reference, self.metric, self.settings = task, reference, metric, settings
         self.own = metric.name not in UNLABELED  # a metric of the task itself
         self.generates = isinstance(task, Generation) and metric.name not in ("divergence", "loss", "perplexity")
@@ -150,7 +152,7 @@ class Unlabeled:
 
 
 @dataclass
-class Reference:
+class OriginalPredictions:
     """What the original model predicts for each example, one row for each of its predictions.
 
     rows: per example (n, D): log probabilities, vectors or numbers. outcomes: per example (n, D) which outputs the log
@@ -165,7 +167,7 @@ class Reference:
     drawn: list[Tensor]
 
     @classmethod
-    def of(cls, task: BaseTask, model: Any) -> Reference:
+    def of(cls, task: BaseTask, model: Any) -> OriginalPredictions:
         device, found = device_of(model), {}
         for indices in _batches(task.lengths):
             batch = task.batch(indices).to(device)
@@ -182,12 +184,12 @@ class Reference:
             task, [one[0] for one in ordered], outcomes, [one[3] for one in ordered], [one[2] for one in ordered]
         )
 
-    def subset(self, task: BaseTask, indices: Sequence[int]) -> Reference:
+    def subset(self, task: BaseTask, indices: Sequence[int]) -> OriginalPredictions:
         def some(values: Any) -> Any:
             return [values[i] for i in indices]
 
         outcomes = None if self.outcomes is None else some(self.outcomes)
-        return Reference(task, some(self.rows), outcomes, some(self.decided), some(self.drawn))
+        return OriginalPredictions(task, some(self.rows), outcomes, some(self.decided), some(self.drawn))
 
     def divergences(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """How far each prediction is from the original's, and which example of the batch it belongs to: (P,), (P,)"""
