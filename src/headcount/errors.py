@@ -69,13 +69,14 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: float, what: str) -> str:
     """A number with its noun, in the plural unless there is one.
 
-    >>> counted(1, "example"), counted(1200, "head"), counted(0, "point")
-    ('1 example', '1,200 heads', '0 points')
+    >>> counted(1, "example"), counted(1200, "head"), counted(0.5, "point"), counted(1.0, "point")
+    ('1 example', '1,200 heads', '0.5 points', '1 point')
     """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    written = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{written} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -86,6 +86,7 @@ def test_quiet_commands_and_resumed_runs(headcount, tmp_path):
     texts = [f"a {word} film {'a ' * n}\t{n % 2}\n" for n, word in enumerate(["fine", "dull"] * 8)]
     (tmp_path / "dev.tsv").write_text("".join(texts))
     ask = ("ablate", tmp_path / "model", "--data", tmp_path / "dev.tsv", "--out", tmp_path / "run")
+    assert headcount(*ask, "-q").err == ""
     answer = headcount(*ask, "-q", "--json")
     assert (answer.code, answer.err) == (0, "")
     assert list(json.loads(answer.out))[-1] == "signature"

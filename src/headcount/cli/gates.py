@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headcount.cli.options import Setup, command, listed, units_named, usage
+from headcount.errors import counted
 
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
 
@@ -269,7 +270,7 @@ def _scratch_in_words(result: dict[str, Any], metric: Any) -> str:
 
     change, low, high = (signed(result[name], metric) for name in ("change", "low", "high"))
     return (
-        f"The same layout from random weights, at most {result['epochs']} epochs, the best chosen on "
+        f"The same layout from random weights, at most {counted(result['epochs'], 'epoch')}, the best chosen on "
         f"{result['selected_on']:,} other examples: {metric.name} {number(result['after'], metric)} "
         f"({change} against the gates, 95% interval {low} to {high})"
     )

@@ -300,7 +300,7 @@ def _with_setup(
                     print_estimate(setup, given["context"].info_name, lambda: function(setup, **mine))
                 else:
                     function(setup, **mine)
-        mention_report(setup)
+            mention_report(setup)
 
     return run, parameters
 

@@ -46,7 +46,7 @@ def prune(
     ] = None,
     test_target_data: Annotated[str | None, typer.Option("--test-target-data", help="Targets of --test.")] = None,
     max_drop: Annotated[
-        float | None, typer.Option("--max-drop", rich_help_panel=SIZE, min=0.0, help="Largest drop, in points.")
+        float | None, typer.Option("--max-drop", rich_help_panel=SIZE, help="Largest drop, in points.")
     ] = None,
     heads: Annotated[str | None, _amount("--heads", "Heads to remove: 50% or 36.")] = None,
     params: Annotated[str | None, _amount("--params", "Share of all parameters to save: 10%.")] = None,
@@ -154,6 +154,8 @@ def prune(
         if value and not recover_epochs:
             raise typer.BadParameter(f"{option} needs --recover-epochs")
     units_named(units)
+    if max_drop is not None and not max_drop >= 0:
+        raise typer.BadParameter(f"--max-drop {max_drop:g} is below 0; give the largest drop in points")
     sizes = [option for option in SIZES.split(", ") if given[option.removeprefix("--")] is not None]
     if len(sizes) > 1:
         raise typer.BadParameter(f"{' and '.join(sizes)} each set the size of the cut; give one of them")

@@ -91,8 +91,8 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
     if chosen is None:
         drop, bound = (budget.in_points(budget.drop(budget.base + one)) for one in (tests[0].change, tests[0].bound))
         raise HeadcountError(
-            f"no cut is shown to stay within {budget.points:g} points on {len(base):,} selection examples: without "
-            f"{count_units(points[0].removed)}, the drop is {drop:.2f} points, and can be {bound:.2f} "
+            f"no cut is shown to stay within {counted(budget.points, 'point')} on {len(base):,} selection examples: "
+            f"without {count_units(points[0].removed)}, the drop is {drop:.2f} points, and can be {bound:.2f} "
             f"({settings.confidence:.0%} confidence)",
             advice=TOO_FEW,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from headcount.errors import HeadcountError, unknown
+from headcount.errors import HeadcountError, counted, unknown
 from headcount.pruning.compensation import COMPENSATIONS
 from headcount.pruning.search_methods import SEARCHES, counts
 from headcount.pruning.unit_costs import COSTS
@@ -196,7 +196,9 @@ class Pruning:
         """
         if self.heads is not None:
             return (
-                f"remove {self.heads} heads" if isinstance(self.heads, int) else f"remove {self.heads:.0%} of the heads"
+                f"remove {counted(self.heads, 'head')}"
+                if isinstance(self.heads, int)
+                else f"remove {self.heads:.0%} of the heads"
             )
         if self.params is not None:
             return f"save {self.params:.0%} of the parameters"
@@ -204,7 +206,7 @@ class Pruning:
             return f"save {self.flops:.0%} of the FLOPs"
         if self.speedup is not None:
             return f"run {self.speedup:g} times as fast"
-        return f"drop at most {self.max_drop:g} points"
+        return f"drop at most {counted(self.max_drop or 0.0, 'point')}"
 
     @property
     def by_cost(self) -> bool:

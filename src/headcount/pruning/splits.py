@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.errors import BadData, HeadcountError, unknown
+from headcount.errors import BadData, HeadcountError, counted, unknown
 from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.scoring import refuse_one_class
 from headcount.structure import anatomy, refuse_exported
@@ -33,7 +33,8 @@ def split_data(score_task: Task, select_task: Task, test_task: Task | None, sett
     select_task, remarks = resolve_overlap(score_task.keys(), select_task, "the score data", settings.overlap)
     if test_task is None:
         select_task, test_task = split_in_two(select_task, settings.seed)
-        remarks.append(f"No test data: {len(select_task)} examples for selection, {len(test_task)} for testing.")
+        kept = counted(len(select_task), "example")
+        remarks.append(f"No test data: {kept} for selection, {len(test_task)} for testing.")
     else:
         for earlier, what in ((score_task, "the score data"), (select_task, "the selection data")):
             test_task, dropped = resolve_overlap(earlier.keys(), test_task, what, settings.overlap)
