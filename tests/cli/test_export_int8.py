@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -56,3 +57,26 @@ def test_int8_is_measured(headcount, place, tmp_path):
     assert refused.code == 1
     assert "tokenizer" in refused.err
     assert headcount("export", root / "model", tmp_path / "c.onnx", "--int8").code == 1  # kept
+
+
+def test_gguf_and_push_refuse_in_one_sentence(headcount, place, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    monkeypatch.setitem(sys.modules, "gguf", sys)  # something that can be imported
+    refused = headcount("export", place / "model", tmp_path / "a.gguf", "--gguf", "f16")
+    assert refused.code == 1
+    assert "pip install 'headcount[gguf]'" in refused.err
+    monkeypatch.setitem(sys.modules, "xllamacpp", sys)
+    refused = headcount("export", place / "model", tmp_path / "a.gguf", "--gguf", "f16")
+    assert refused.code == 1
+    assert "BertForSequenceClassification" in refused.err
+    (tmp_path / "b.gguf").write_text("mine")
+    refused = headcount("export", place / "model", tmp_path / "b.gguf", "--gguf", "f16")
+    assert refused.code == 1
+    assert "b.gguf exists already" in refused.err
+    assert headcount("export", place / "model", tmp_path / "c.bin", "--gguf", "f16").code == 1
+    assert headcount("export", place / "model", tmp_path / "c.gguf", "--gguf", "q4").code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["b.gguf"]
+    assert (tmp_path / "b.gguf").read_text() == "mine"
+    refused = headcount("push", tmp_path / "nothing", "you/small")
+    assert refused.code == 1
+    assert "nothing" in refused.err
