@@ -9,8 +9,9 @@ examples shows more than that.
 
 The imagined example (`Metric.extremes`): for F1 and Matthews, one that the one model gets right and the other wrong, of
 the class that does most; for BLEU and chrF, a text of mean length with every n-gram right, or none. A loss has no worst
-value. There, and for metrics that say nothing of extremes, it is the most influential example that was seen, and the
-bound leaves room for the score itself, times the rule of three: in 3 of n examples, perplexity could double.
+value. There, and for metrics that say nothing of extremes, the most influential example that was seen is imagined twice
+more, since worse ones exist, and the bound leaves room for the score itself, times the rule of three: in 3 of n
+examples, perplexity could double.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def interval(
     lowest, highest = (_imagined(None, statistics, metric, side)[1] for side in (0, 1))
     ends = []
     for imagined, share in ((lowest, tail), (highest, 1 - tail)):
-        rows = np.concatenate([statistics, imagined[None]])[None]
-        parts = random_weights(metric, len(statistics) + 1, resamples, seed)
+        rows = _with(statistics, imagined, metric)[None]
+        parts = random_weights(metric, rows.shape[1], resamples, seed)
         ends.append(np.quantile(np.concatenate([weighted_scores(rows, metric, part)[:, 0] for part in parts]), share))
     room = _room(len(statistics), metric, tail, abs(observed))
     return float(min(ends[0], observed - room)), float(max(ends[1], observed + room))
@@ -115,10 +116,10 @@ def _resampled_changes(
     pairs = [_imagined(base, one, metric, side) for one in masked]
     same = all((pair[0] == pairs[0][0]).all() for pair in pairs)  # then the base is resampled once for all masks
     parts = []
-    for weights in random_weights(metric, len(base) + 1, resamples, seed):
-        befores = [pairs[0][0]] if same else [pair[0] for pair in pairs]
-        systems = [np.concatenate([base, row[None]]) for row in befores]
-        systems += [np.concatenate([one, pair[1][None]]) for one, pair in zip(masked, pairs, strict=True)]
+    befores = [pairs[0][0]] if same else [pair[0] for pair in pairs]
+    systems = [_with(base, row, metric) for row in befores]
+    systems += [_with(one, pair[1], metric) for one, pair in zip(masked, pairs, strict=True)]
+    for weights in random_weights(metric, len(systems[0]), resamples, seed):
         scores = weighted_scores(np.stack(systems), metric, weights)
         before, after = scores[:, : len(befores)], scores[:, len(befores) :]
         parts.append((after - before) / np.abs(before) if relative else after - before)
@@ -146,6 +147,12 @@ def _imagined(
         effect = effect - metric.of_sums(base.sum(0) + UNSEEN * befores)
     place = int(effect.argmax() if side else effect.argmin())
     return befores[place], afters[place]
+
+
+def _with(statistics: np.ndarray, imagined: np.ndarray, metric: AnyMetric) -> np.ndarray:
+    """Statistics (N, S) with an imagined example (S,), or two of it if it stands for worse ones that were not seen."""
+    copies = 2 if getattr(metric, "extremes", None) is None else 1
+    return np.concatenate([statistics, np.tile(imagined, (copies, 1))])
 
 
 def _room(n: int, metric: AnyMetric, tail: float, size: Any) -> Any:
