@@ -6,7 +6,7 @@ from scipy import optimize
 from scipy import stats as scipy_stats
 
 from headcount import stats
-from headcount.stats.proportions import clopper_pearson, paired_bounds
+from headcount.stats.intervals import clopper_pearson, paired_bounds
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
 
 ACCURACY = CLASSIFICATION["accuracy"]

@@ -5,9 +5,8 @@ function from summed statistics (..., S) to scores (...), or an object like `tas
 """
 
 from headcount.stats.bootstrap import SEED, resamples_needed
-from headcount.stats.intervals import change_bounds, interval
+from headcount.stats.intervals import change_bounds, interval, unseen_share
 from headcount.stats.noninferiority import NonInferiority, about, at_most, noninferior
-from headcount.stats.proportions import unseen_share
 from headcount.stats.tests import (
     MCNEMAR,
     Correlation,

@@ -247,13 +247,11 @@ def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def recall_at(k: int, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The share of queries whose own document is among the k nearest of all documents: (N, 2 * d), (R, N) to (R,)
 
-    The documents stay the same however often a query counts. Copies of a query's document do not compete with it.
-
     >>> rows = np.array([[1.0, 0, 1, 0], [0, 1, 1, 0.1]])  # two queries, both nearest to the first's document
     >>> recall_at(1, rows, np.array([[1, 1], [0, 2]])).tolist()
     [1.0, 1.0]
 
-    rows: the unit vectors of a query and of its document.
+    rows: the unit vectors of a query and of its document, whose copies do not compete with it.
     """
     queries, documents = np.split(rows, 2, axis=1)
     found = np.empty(len(rows))
@@ -304,16 +302,14 @@ def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
 
 def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
     """Extremes of chrF: a text as long as the mean reference, with every n-gram right, and with none."""
-    reference = statistics[:, 1::3].mean(0)  # (6,)
-    matched = (reference, 0 * reference)
-    return np.stack([np.stack([reference, reference, one], axis=1).ravel() for one in matched])[None]
+    mean = statistics[:, 1::3].mean(0)  # (6,)
+    return np.stack([np.stack([mean, mean, matched], axis=1).ravel() for matched in (mean, 0 * mean)])[None]
 
 
 def all_or_nothing(statistics: np.ndarray) -> np.ndarray:
     """Extremes of a mean of values from 0 to 1, whichever of the statistics it is of."""
-    extremes = np.zeros((1, 2, statistics.shape[1]))
-    extremes[0, :, 0], extremes[0, 0] = 1, 1
-    return extremes
+    nothing = np.eye(1, statistics.shape[1])[0]  # one example, and 0 of everything else
+    return np.stack([np.ones_like(nothing), nothing])[None]
 
 
 def entities_all_or_none(statistics: np.ndarray) -> np.ndarray:
