@@ -355,8 +355,7 @@ def find_kind(name: str | None, model: Any = None, columns: Collection[str] = ()
         raise HeadcountError(f"headcount has no task for {cls}", advice="docs/tasks.md shows how to write one")
     chosen = fitting[0] if written is None else known[written]
     if fitting and chosen not in fitting:
-        *first, last = (kind.name for kind in fitting)
-        names = " or ".join(filter(None, [", ".join(first), last]))
+        names = ", ".join(kind.name for kind in fitting)
         raise HeadcountError(f"{cls} is not made for {chosen.name}, but for {names}", advice="change {kind}")
     return chosen
 
