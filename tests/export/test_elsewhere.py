@@ -43,7 +43,7 @@ from lm_eval.tasks import TaskManager
 found = []
 for kind, arguments in {models!r}:
     result = simple_evaluate(model=kind, model_args=arguments, tasks=["likely"], batch_size=2,
-                             task_manager=TaskManager(include_path={tasks!r}))
+                             task_manager=TaskManager(include_path={tasks!r}, include_defaults=False))
     found.append(result["results"]["likely"]["word_perplexity,none"])
 print("FOUND", json.dumps(found))
 """
@@ -53,6 +53,7 @@ dataset_kwargs:
   data_files: {{test: {data}}}
 test_split: test
 output_type: loglikelihood_rolling
+doc_to_text: ""
 doc_to_target: text
 metric_list:
   - metric: word_perplexity
