@@ -308,8 +308,7 @@ def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
 
 def all_or_nothing(statistics: np.ndarray) -> np.ndarray:
     """Extremes of a mean of values from 0 to 1, whichever of the statistics it is of."""
-    nothing = np.eye(1, statistics.shape[1])[0]  # one example, and 0 of everything else
-    return np.stack([np.ones_like(nothing), nothing])[None]
+    return np.stack([np.ones(statistics.shape[1]), np.eye(statistics.shape[1])[0]])[None]
 
 
 def entities_all_or_none(statistics: np.ndarray) -> np.ndarray:
