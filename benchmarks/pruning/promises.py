@@ -55,7 +55,7 @@ def path_of(key: str, options: argparse.Namespace) -> dict[float, np.ndarray]:
     if found:
         return found
     if where(key, options.models) is None:
-        raise SystemExit(f"there is no model for {key}: recipes/finetune_classifier.py makes it")
+        raise SystemExit(f"there is no model for {key}: recipes/finetune.py makes it")
     data = read(key, options.models, examples=options.score, limit=options.limit, metric=options.metric)
     total = len(anatomy(data.model).heads)
     sizes = [size for size in counts(total, options.step)[1:] if size <= options.most * total]
