@@ -101,7 +101,7 @@ def test_a_kind_of_task(repository, monkeypatch):
         given.update(options)
         return Classification(rows, tokenizer)
 
-    names = {"TaskKind": registry.TaskKind, "Similarity": similarity, "SIMILARITY": registry.CLASSIFICATION}
+    names = {"TaskKind": registry.TaskKind, "Similarity": similarity, "SIMILARITY": registry.metrics.CLASSIFICATION}
     kind = eval(code, names)
     monkeypatch.setattr(registry, "KINDS", (*registry.KINDS, kind))
     rows = [{"one": "a", "label": 0}, {"one": "b", "label": 1}]

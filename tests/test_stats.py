@@ -97,7 +97,7 @@ def test_p_keeps_its_promise_where_nothing_is_different():
     assert 0.025 < (test.p < 0.05).mean() < 0.08
     assert (test.p_sacrebleu < 0.05).mean() > 0.08
     covered = (test.low < 0) & (test.high > 0)
-    assert 0.91 < covered.mean() < 0.98
+    assert 0.93 < covered.mean() < 0.995  # the imagined example makes them a little wider than 95%
 
 
 def test_as_many_resamples_as_the_corrected_p_needs():

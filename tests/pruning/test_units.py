@@ -176,7 +176,7 @@ def test_the_result_says_what_is_left_where(model, tasks):
         ({"flops": 0.5, "units": "neuron"}, "'neuron'", "neurons"),
         ({"flops": 1.5}, "1.5", "flops"),
         ({"flops": 0.5, "cost": "energy"}, "'energy'", "flops"),
-        ({"heads": 2, "units": "heads,neurons"}, "heads counts heads", "params"),
+        ({"heads": 2, "units": "heads,neurons"}, "a number of heads", "params"),
         ({"flops": 0.5, "method": "interactions"}, "interactions", "search"),
         ({"flops": 0.5, "uniform": True, "units": "heads,sublayers"}, "sublayers", "uniform"),
         ({"flops": 0.5, "step": 3}, "3", "share"),

@@ -22,7 +22,7 @@ from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import interval
 from headcount.structure import AttentionSite, anatomy
-from headcount.tasks import refuse_non_tokenizer
+from headcount.tasks import ACCURACY, refuse_non_tokenizer
 
 LEAST = 10  # cases; with fewer, a head gets no score
 
@@ -240,9 +240,8 @@ class RoleCounts:
     def role(self, head: int, detail: int) -> Role:
         """One head's score in one detail of the role, whether it has the role or not."""
         scores, baselines = self.scores()
-        counted = np.stack([self.hits[:, head, detail], self.cases[:, detail]], axis=1)  # (N, 2)
-        counted = counted[counted[:, 1] > 0]
-        low, high = interval(counted, lambda sums: sums[..., 0] / np.maximum(sums[..., 1], 1e-9))
+        counted = np.stack([self.cases[:, detail], self.hits[:, head, detail]], axis=1)  # (N, 2)
+        low, high = interval(counted[counted[:, 0] > 0], ACCURACY)
         return Role(
             self.site.heads[head],
             self.measure.name,
@@ -251,7 +250,7 @@ class RoleCounts:
             float(baselines[detail]),
             low,
             high,
-            int(counted[:, 1].sum()),
+            int(counted[:, 0].sum()),
         )
 
 

@@ -5,7 +5,7 @@ from headcount.tasks.choice import LikeliestEnding, MultipleChoice
 from headcount.tasks.classification import Classification
 from headcount.tasks.columns import LABELS, Column, find_text, find_translation
 from headcount.tasks.language import LanguageModeling
-from headcount.tasks.metrics import Metric
+from headcount.tasks.metrics import ACCURACY, Metric
 from headcount.tasks.perception import ImageClassification, SpeechRecognition
 from headcount.tasks.registry import guess_kind, load_task, refuse_unknown
 from headcount.tasks.rows import Rows
@@ -17,6 +17,7 @@ from headcount.tasks.translation import EndAtLimit, Summarization, Translation, 
 from headcount.tasks.without_labels import counted, unlabeled
 
 __all__ = [
+    "ACCURACY",
     "LABELS",
     "SPAN",
     "BaseTask",

@@ -295,8 +295,7 @@ def one_of_each_class(statistics: np.ndarray) -> np.ndarray:
 
 def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
     """Extremes of BLEU: a text as long as the mean reference, with every n-gram right, and with none."""
-    length = statistics[:, 1].mean()
-    total = np.maximum(length - np.arange(4), 0)
+    total = np.maximum((length := statistics[:, 1].mean()) - np.arange(4), 0)
     return np.stack([np.concatenate([[length, length], correct, total]) for correct in (total, 0 * total)])[None]
 
 
@@ -317,8 +316,9 @@ def entities_all_or_none(statistics: np.ndarray) -> np.ndarray:
     return np.array([[[words, words, 0, number, number, number], [words, 0, 0, number, number, 0]]])
 
 
+ACCURACY = Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong)
 CLASSIFICATION = {
-    "accuracy": Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
+    "accuracy": ACCURACY,
     "f1": Metric("f1", f1, points=0.01, extremes=one_of_each_class),
     "f1_macro": Metric("f1_macro", f1_macro, points=0.01, extremes=one_of_each_class),
     "matthews": Metric("matthews", matthews, points=0.01, extremes=one_of_each_class),
