@@ -46,12 +46,14 @@ def _why(error: Exception) -> str:
 
 
 def is_hub_id(name: str | Path) -> bool:
-    """Whether a model's name means one on the hub, and not a directory here.
+    """Whether a model's name means one on the hub, and not a directory here; a `Path` never does.
 
-    >>> is_hub_id("org/model"), is_hub_id("./model")
-    (True, False)
+    >>> is_hub_id("org/model"), is_hub_id("./model"), is_hub_id(Path("org/model"))
+    (True, False, False)
     """
-    return not Path(name).exists() and re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(name)) is not None
+    if isinstance(name, Path) or Path(name).exists():
+        return False
+    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name) is not None
 
 
 def transformer_directory(directory: Path) -> Path:

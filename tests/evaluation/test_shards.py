@@ -107,7 +107,7 @@ def test_another_model_in_the_same_directory_is_refused(task, tmp_path):
     evaluate(bert(), task, [()], run=tmp_path)
     other = bert()
     other.classifier.bias.data += 1
-    with pytest.raises(RunConflict, match=r"model\.fingerprint"):
+    with pytest.raises(RunConflict, match=r"weights"):
         evaluate(other, task, [()], run=tmp_path)
 
 

@@ -141,7 +141,10 @@ def _named(models: Any) -> dict[str, Any]:
 
 def is_cut_of(whole: Any, other: Any) -> bool:
     """Whether a model can be what is left of another one: of its class, with its tensors, none larger."""
-    if not (hasattr(whole, "state_dict") and hasattr(other, "state_dict")) or type(whole) is not type(other):
+    if (
+        not (hasattr(whole, "state_dict") and hasattr(other, "state_dict"))
+        or type(whole).__name__ != type(other).__name__
+    ):
         return False
     shapes = {name: tensor.shape for name, tensor in whole.state_dict().items()}
     left = {name: tensor.shape for name, tensor in other.state_dict().items()}

@@ -37,6 +37,8 @@ def refuse_unusable(given: Mapping[str, Any], out: str | None) -> None:
 def refuse_missing_model(name: str) -> None:
     """Refuse a model that is neither a directory of one, nor on the hub, nor an ONNX file."""
     file = Path(name)
+    if any(sign in name for sign in "*?[") and not file.exists():
+        return  # a pattern of `track`, which refuses one that nothing matches
     if file.suffix == ".onnx":
         if not file.is_file() and not part_path(file, "encoder").is_file():
             raise HeadcountError(f"there is no file {name}")

@@ -95,7 +95,7 @@ def tell(story: Story, quick: bool) -> None:
     story.finish(
         ["inspect", small],
         ["evaluate", small, "--data", test],
-        ["prune", model, *data, "--units", "heads,neurons", "--max-drop", "1", "--out", out / "within-a-point"],
+        ["prune", model, *data, "--units", "heads,neurons", "--max-drop", "5", "--out", out / "within-five-points"],
         explore=[model, out / "importance", out / "prune", "--data", test],
     )
 

@@ -41,7 +41,8 @@ def load(directory: str | Path, **options: Any) -> PreTrainedModel:
 
     Files are checked before anything is loaded; no code from the directory is run, and nothing is unpickled.
     """
-    checkpoint = read_checkpoint(fetch(path_of(directory, "directory")))
+    path_of(directory, "directory")  # refuses what is neither a path nor a name
+    checkpoint = read_checkpoint(fetch(directory))
     config = read_config(checkpoint.directory)
     cls = model_class(config, checkpoint.directory)
     _check_shapes(checkpoint, build_empty(config, cls))

@@ -307,7 +307,7 @@ def refuse_non_tasks(**given: Any) -> None:
     headcount.errors.HeadcountError: task is a str, not a task; make one with load_task and pass it as task=…
     """
     for name, value in given.items():
-        if not all(hasattr(value, part) for part in ("metric", "batch", "statistics", "keys")):
+        if not all(hasattr(value, part) for part in ("metric", "batch", "statistics")):
             raise HeadcountError(
                 f"{name} is a {type(value).__name__}, not a task",
                 advice=f"make one with load_task and pass it as {{{name}}}",
