@@ -52,6 +52,6 @@ def test_the_default_is_far_ahead_on_a_translator(shared):
 
 def test_a_translator_pruned_within_a_budget(shared):
     model, train, val = translator(shared)
-    pruned = prune(model, train, val, max_drop=3.0)
+    pruned = prune(model, train, val, max_drop=3.0, confidence=0.5)  # by the measured drop
     assert len(pruned.removed) >= 0.2 * len(anatomy(model).heads)
     assert pruned.after > pruned.before - 8
