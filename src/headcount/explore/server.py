@@ -87,7 +87,7 @@ def _text(asked: Mapping[str, Any]) -> Text:
 def _string(value: Any, name: str, longest: int) -> str:
     if not isinstance(value, str) or len(value) > longest:
         raise Refused(HTTPStatus.BAD_REQUEST, f"{name} is not a text of at most {longest} characters")
-    return value.encode("utf-8", "replace").decode()  # lone surrogates are no text
+    return value.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded
 
 
 def _units(value: Any) -> list[str]:
