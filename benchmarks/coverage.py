@@ -20,7 +20,7 @@ import numpy as np
 
 from headcount.pruning.cut_size import Budget
 from headcount.stats import noninferior
-from headcount.stats.bootstrap import resampled
+from headcount.stats.intervals import resampled
 from headcount.tasks import Metric
 from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
 

@@ -27,8 +27,7 @@ from headcount import anatomy, evaluate, load, load_task, remove, train_gates
 from headcount.engine import batches_by_length
 from headcount.gates import Gating
 from headcount.gates.gate_training import GateTraining
-from headcount.gates.gated_units import GatedUnits
-from headcount.gates.hard_concrete import HardConcrete
+from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.pruning import Pruning
 from headcount.pruning.search import CutSearch
 from headcount.pruning.unit_costs import flops_of

@@ -28,8 +28,7 @@ from headcount import evaluate, load, load_task
 from headcount.engine import batches_by_length
 from headcount.stats import paired_test
 from headcount.training import Recovery
-from headcount.training.augmentation import varied
-from headcount.training.recovery import Recovering
+from headcount.training.recovery import Recovering, varied
 
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 

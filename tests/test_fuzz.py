@@ -17,7 +17,7 @@ from headcount.cli.gates import read_roles
 from headcount.errors import BadCheckpoint, BadData, RunConflict
 from headcount.roles.sentences import read_treebank
 from headcount.surgery import read_config
-from headcount.surgery.model_files import read_checkpoint
+from headcount.surgery.loading import read_checkpoint
 from headcount.tasks import Rows
 from headcount.tasks.classification import class_ids
 from headcount.training import Checkpointer

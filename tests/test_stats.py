@@ -74,7 +74,7 @@ def slow_p(base, masked, metric, resamples, seed):
 
 @pytest.mark.parametrize("memory", [1, 20_000, 2**28])
 def test_all_masks_at_once_are_each_mask_in_a_slow_loop(monkeypatch, memory):
-    monkeypatch.setattr("headcount.stats.bootstrap.MEMORY", memory)
+    monkeypatch.setattr("headcount.stats.intervals.MEMORY", memory)
     rng = np.random.default_rng(0)
     base = right(rng.random(50) < 0.8)
     masked = right(rng.random((3, 50)) < np.array([[0.8], [0.6], [0.1]]))

@@ -21,16 +21,16 @@ from headcount.cli.command_run import refuse_finished
 from headcount.cli.gates import read_roles
 from headcount.cli.inspect import describe
 from headcount.cli.model_loading import load_tokenizer
-from headcount.demo.story import claim
+from headcount.demo import claim
 from headcount.dynamics import Dynamics, read_tracked
 from headcount.evaluation import evaluate
 from headcount.gates import Gating
-from headcount.gates.gated_units import GatedUnits
+from headcount.gates.hard_concrete import GatedUnits
 from headcount.gates.pipeline import GatePath, Goal
 from headcount.pruning.search import SearchCheckpoint
 from headcount.roles import Sentences
 from headcount.runs import RunDirectory, read_run
-from headcount.surgery.model_files import read_checkpoint, read_generation_config
+from headcount.surgery.loading import read_checkpoint, read_generation_config
 from headcount.tasks import Classification, LanguageModeling, Translation
 from headcount.tasks.toy import word_tokenizer
 from headcount.training import Checkpointer

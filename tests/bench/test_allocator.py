@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from headcount.bench.allocator import MMAP_MAX, MMAP_THRESHOLD, NEVER, TRIM_THRESHOLD, plan, settings_of
+from headcount.bench.timing import MMAP_MAX, MMAP_THRESHOLD, NEVER, TRIM_THRESHOLD, plan, settings_of
 
 LOOK = """
 import ctypes, json

@@ -12,8 +12,7 @@ from headcount import HeadcountError, anatomy, benchmark, remove, save
 from headcount.bench import interleaved
 from headcount.bench.comparison import is_cut_of, rows_of
 from headcount.bench.cost import peak_memory, size_of
-from headcount.bench.runners import TorchRunner
-from headcount.bench.timing import fixed_threads, repeated
+from headcount.bench.timing import TorchRunner, fixed_threads, repeated
 
 
 def halved(model):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from headcount import save
-from headcount.cli.dry_run import Sample, estimate
+from headcount.cli.command_run import Sample, estimate
 from headcount.cli.options import Setup
 from headcount.tasks.toy import word_tokenizer
 from tiny_models import bert

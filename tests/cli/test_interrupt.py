@@ -78,7 +78,7 @@ def test_while_modules_are_imported(place, moment):
     assert (process.returncode, out, err) == (130, "", "headcount: stopped\n")
 
 
-@pytest.mark.parametrize("moment", ["headcount.cli.demo", "headcount.demo.story", "headcount.files"])
+@pytest.mark.parametrize("moment", ["headcount.cli.demo", "headcount.demo", "headcount.files"])
 def test_a_demo_always_resumes(tmp_path, moment):
     process = start(moment, "demo", "translation", "--quick", "--out", tmp_path / "demo")
     _, err = process.communicate(timeout=120)

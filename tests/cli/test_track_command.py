@@ -39,7 +39,7 @@ def test_track(headcount, place, tmp_path):
 
 
 def test_a_share_of_nothing_is_not_a_number():
-    from headcount.cli.track import _known
+    from headcount.cli.curve import _known
 
     assert (_known(float("nan"), ".0f"), _known(0.126, "+.2f")) == ("\u2013", "+0.13")
 

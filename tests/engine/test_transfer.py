@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headcount import anatomy, remove
-from headcount.engine.transfer import checksum, fetch_model, store_model
+from headcount.engine.ray import checksum, fetch_model, store_model
 from zoo import FAMILIES, build
 
 

@@ -13,8 +13,7 @@ from headcount.bench import count_flops, unit_flops
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.gates import Gating, gate_training
 from headcount.gates.gate_training import GateTraining
-from headcount.gates.gated_units import GatedUnits
-from headcount.gates.hard_concrete import HardConcrete
+from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.intervene import masked
 from headcount.tasks import LanguageModeling
 from headcount.tasks.toy import word_tokenizer

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, Trainer,
 import zoo
 from headcount import HeadcountError, anatomy, load, remove, save
 from headcount.structure import whole_anatomy
-from headcount.surgery.plain_transformers import CODE, MODELING
+from headcount.surgery.other_libraries import CODE, MODELING
 from oracle import off_by, run
 
 CASES = [(name, cls) for name, family in zoo.ZOO.items() for cls in family.classes[:2]]

@@ -9,7 +9,7 @@ import torch
 
 import zoo
 from headcount import HeadcountError, load, remove, save
-from headcount.surgery.sentence_modules import MODULES
+from headcount.surgery.other_libraries import MODULES
 from oracle import off_by, run
 
 NAMES = "sentence_transformers.models."

@@ -9,9 +9,8 @@ import zoo
 from headcount import anatomy, remove
 from headcount.errors import HeadcountError, RunConflict
 from headcount.tasks import BaseTask, Batch
-from headcount.training import Recovery, augmentation, recover
-from headcount.training.augmentation import varied
-from headcount.training.recovery import Recovering, distance, hidden_states
+from headcount.training import Recovery, recover, recovery
+from headcount.training.recovery import Recovering, distance, hidden_states, varied
 from toy_jobs import JOBS, classification
 
 
@@ -94,7 +93,7 @@ def test_varied_texts_have_the_same_lengths_special_tokens_and_words(job):
 
 
 def test_no_share_and_no_splice_leave_the_texts(monkeypatch):
-    monkeypatch.setattr(augmentation, "SPLICED", 0.0)
+    monkeypatch.setattr(recovery, "SPLICED", 0.0)
     task = classification(0, 12)
     assert varied(task, 0.0, [1]).features == task.features
     replaced = [varied(task, 0.5, [seed]).features["input_ids"] for seed in range(20)]

@@ -10,10 +10,7 @@ from headcount.cli.options import Data, Fill, Setup, command, listed, option
 from headcount.errors import counted
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "ablate", sharded=True)(ablate)
-
-
+@command(sharded=True)
 def ablate(
     setup: Setup,
     data: Data,

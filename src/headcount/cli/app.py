@@ -10,14 +10,24 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headcount.cli.options import PlainHelp, written
+from headcount.cli.options import PlainHelp, add_command, written
 from headcount.errors import HeadcountError, first_line, unknown
 
-# In the order of `headcount --help`. Each is a module beside this one, with a function `register(app)`.
-COMMANDS = (
-    *("inspect", "evaluate", "ablate", "compare", "importance", "curve", "prune", "remove", "gates", "roles", "track"),
-    *("bench", "export", "push", "report", "view", "explore", "demo"),
-)
+# In the order of `headcount --help`: each is a function of its name, in the module beside this one.
+COMMANDS = {
+    **{name: name for name in ("inspect", "evaluate", "ablate", "compare", "importance", "curve", "prune")},
+    "remove": "prune",
+    "gates": "gates",
+    "roles": "roles",
+    "track": "curve",
+    "bench": "bench",
+    "export": "export",
+    "push": "export",
+    "report": "report",
+    "view": "explore",
+    "explore": "explore",
+    "demo": "demo",
+}
 SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "rich",
@@ -37,7 +47,8 @@ class Commands(PlainHelp, TyperGroup):
         if cmd_name not in COMMANDS:
             raise typer.BadParameter(unknown("command", cmd_name, COMMANDS), ctx)
         alone = typer.Typer(add_completion=False, **SETTINGS)
-        importlib.import_module(f"headcount.cli.{cmd_name}").register(alone)
+        module = importlib.import_module(f"headcount.cli.{COMMANDS[cmd_name]}")
+        add_command(alone, getattr(module, cmd_name))
         return typer.main.get_command(alone)
 
 

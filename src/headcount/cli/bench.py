@@ -13,10 +13,7 @@ from headcount.cli.options import Setup, command
 from headcount.errors import counted, duration
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "bench", without=("metric", "beams"))(bench)
-
-
+@command(without=("metric", "beams"))
 def bench(
     setup: Setup,
     pruned: Annotated[

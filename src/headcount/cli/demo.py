@@ -11,10 +11,7 @@ from headcount.cli.options import command, option
 from headcount.demo import STORIES, Story, find_packages
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "demo")(demo)
-
-
+@command()
 def demo(
     name: Annotated[Literal["reviews", "translation"], typer.Argument(help="Which demo to run.")] = "reviews",
     quick: Annotated[bool, option("--quick", help="Two minutes instead of ten: less data.")] = False,

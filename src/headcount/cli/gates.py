@@ -15,10 +15,7 @@ from headcount.errors import counted
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "gates")(gates)
-
-
+@command()
 def gates(
     setup: Setup,
     data: Annotated[str, typer.Option("--data", help="Training data, for the gates and the weights.")],

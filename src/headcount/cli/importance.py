@@ -16,10 +16,7 @@ Exclude = Literal["end", "special", "none"]
 NEAR_ZERO = 0.01  # of the mean score of all neurons
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "importance", sharded=True)(importance)
-
-
+@command(sharded=True)
 def importance(
     setup: Setup,
     data: Annotated[str, option("--data", help="Data to score heads on, such as training data.")],

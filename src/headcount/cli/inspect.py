@@ -12,10 +12,7 @@ from headcount.cli.options import AsJson, command, option
 from headcount.errors import counted
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "inspect")(inspect)
-
-
+@command()
 def inspect(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id; only config.json is read.")],
     length: Annotated[int, option("--length", min=1, help="Sequence length at which FLOPs are counted.")] = 128,

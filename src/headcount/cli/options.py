@@ -214,33 +214,36 @@ class Setup:
         return {name: value for name, value in given.items() if value is not None and name not in inner}
 
 
-def command(
-    app: typer.Typer, name: str, sharded: bool = False, without: Collection[str] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command: its own options and, if its first parameter is a `Setup`, the shared ones.
+def command(*, sharded: bool = False, without: Collection[str] = ()) -> Callable[[Any], Any]:
+    """Mark a function as the command of its name; `add_command` makes it one.
 
     sharded: whether other machines can do its work. without: shared options that it has no use for.
     """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())
-        if own and own[0].annotation is Setup:
-            run, parameters = _with_setup(function, own[1:], {*without, *(() if sharded else ENGINE)})
-        else:
-            run, parameters = _alone(function, own)
-        parameters = [_plain(one.replace(kind=inspect.Parameter.KEYWORD_ONLY)) for one in parameters]
-
-        def call(**given: Any) -> None:
-            run(**given)
-
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {one.name: one.annotation for one in parameters}
-        call.__doc__ = function.__doc__
-        needs_words = any(one.default is one.empty and one.annotation is not typer.Context for one in parameters)
-        app.command(name, cls=Command, no_args_is_help=needs_words)(call)
+    def mark(function: Any) -> Any:
+        function.hidden_options = {*without, *(() if sharded else ENGINE)}
         return function
 
-    return register
+    return mark
+
+
+def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
+    """Add a marked function: its own options and, if its first parameter is a `Setup`, the shared ones."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())
+    if own and own[0].annotation is Setup:
+        run, parameters = _with_setup(function, own[1:], function.hidden_options)  # type: ignore[attr-defined]
+    else:
+        run, parameters = _alone(function, own)
+    parameters = [_plain(one.replace(kind=inspect.Parameter.KEYWORD_ONLY)) for one in parameters]
+
+    def call(**given: Any) -> None:
+        run(**given)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    call.__doc__ = function.__doc__
+    needs_words = any(one.default is one.empty and one.annotation is not typer.Context for one in parameters)
+    app.command(function.__name__, cls=PlainCommand, no_args_is_help=needs_words)(call)
 
 
 class PlainHelp:
@@ -253,7 +256,7 @@ class PlainHelp:
         return found
 
 
-class Command(PlainHelp, TyperCommand):
+class PlainCommand(PlainHelp, TyperCommand):
     """A command whose help shows no types of flags."""
 
 
@@ -284,8 +287,7 @@ def _with_setup(
 
     def run(**given: Any) -> None:
         from headcount.cli import console
-        from headcount.cli.command_run import mention_report, refuse_unusable
-        from headcount.cli.dry_run import print_estimate
+        from headcount.cli.command_run import mention_report, print_estimate, refuse_unusable
 
         mine = {one.name: given[one.name] for one in own}
         setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given and one.name not in without})

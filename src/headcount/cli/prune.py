@@ -1,4 +1,7 @@
-"""`headcount prune MODEL --score-data TRAIN --data DEV --max-drop 0.5 --out SMALL`: the whole job in one command."""
+"""`headcount prune MODEL --score-data TRAIN --data DEV --max-drop 0.5 --out SMALL`: the whole job in one command.
+
+`headcount remove MODEL --heads … --out DIR` removes the units you name.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,27 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, amount, command, units_named, usage
+from headcount.cli.options import AsJson, Model, Overwrite, Setup, amount, command, listed, option, units_named, usage
 
 SIZES = "--heads, --params, --flops, --speedup"
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
-
-
-def _amount(name: str, about: str) -> Any:
-    return typer.Option(name, rich_help_panel=SIZE, parser=amount(name), metavar="N or %", help=about)
-
-
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["search", "refitted", "michel", "reestimated", "fisher", "interactions"]
 Compensation = Literal["refit", "mean", "none"]
 Cost = Literal["flops", "params", "time"]
 Overlap = Literal["refuse", "drop", "allow"]
 Groups = Literal["any", "whole"]
-
 OverlapOption = Annotated[
     Overlap, typer.Option("--overlap", help="Rows that two data sets share: refuse, drop from the later one, or allow.")
 ]
+Saved = Literal["auto", "float32", "bfloat16", "float16"]
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "prune", sharded=True)(prune)
+def _amount(name: str, about: str) -> Any:
+    return typer.Option(name, rich_help_panel=SIZE, parser=amount(name), metavar="N or %", help=about)
 
 
+@command(sharded=True)
 def prune(
     setup: Setup,
     score_data: Annotated[str, typer.Option("--score-data", help="Data to score units on, such as training data.")],
@@ -150,9 +148,9 @@ def prune(
     given = locals()  # an option of the name of a field of `Pruning` sets that field
     if setup.out is None and not dry_run:
         raise typer.BadParameter("--out is required, except with --dry-run")
-    for option, value in (("--distill", distill), ("--hidden", hidden), ("--augment", augment)):
+    for name, value in (("--distill", distill), ("--hidden", hidden), ("--augment", augment)):
         if value and not recover_epochs:
-            raise typer.BadParameter(f"{option} needs --recover-epochs")
+            raise typer.BadParameter(f"{name} needs --recover-epochs")
     units_named(units)
     if max_drop is not None and not max_drop >= 0:
         raise typer.BadParameter(f"--max-drop {max_drop:g} is below 0; give the largest drop in points")
@@ -224,3 +222,80 @@ def _prune_and_save(
         return run.finish(
             {"model": setup.model, **pruned.to_json(), "path": path.as_posix(), "stock": is_stock, "report": report}
         )
+
+
+@command()
+def remove(
+    model: Model,
+    heads: Annotated[str, option("--heads", help="Units to remove: encoder.3.5,encoder_ffn.4.0-511…")],
+    out: Annotated[str, option("--out", help="Directory for the smaller model.")],
+    as_json: AsJson = False,
+    dtype: Annotated[Saved, option("--dtype", help="Precision to save in; auto keeps the original.")] = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Remove heads, neurons or whole sublayers from the weights, and save the smaller model.
+
+    Examples:
+
+      headcount remove ./my-model --heads encoder.3.5,encoder.4.0 --out ./smaller
+
+      headcount remove ./translator --heads cross.0.1 --out ./smaller --dtype float16 --overwrite
+
+      headcount remove ./my-model --heads encoder.5,encoder_ffn.5.0-511 --out ./smaller
+    """
+    from headcount.cli.command_run import refuse_missing_model
+    from headcount.cli.console import console, print_json
+    from headcount.errors import HeadcountError
+    from headcount.heads import count_units, parse_units
+    from headcount.model_directory import fetch
+
+    if not listed(heads):
+        raise typer.BadParameter("--heads is empty; write for example --heads encoder.3.5,encoder.4.0")
+    if Path(out).exists() and any(Path(out).iterdir() if Path(out).is_dir() else [out]) and not overwrite:
+        raise HeadcountError(f"{out} already exists", advice="choose another {out}, or replace it with {overwrite}")
+    parse_units(heads)
+    refuse_missing_model(model)
+
+    from headcount import surgery
+    from headcount.runs import model_signature, versions
+    from headcount.structure import whole_anatomy
+
+    loaded = surgery.load(fetch(model), dtype=dtype)
+    before = sum(parameter.numel() for parameter in loaded.parameters())
+    found = whole_anatomy(loaded)
+    removed = found.check(heads)
+    names = found.written(removed)
+    surgery.remove(loaded, removed, inplace=True)
+    evidence = surgery.Evidence(command=["remove", model, "--heads", heads, "--out", out])
+    path = surgery.save(loaded, out, evidence=evidence)
+    left = whole_anatomy(loaded).heads
+    neurons = sum(head.is_neuron for head in left)
+    after = sum(parameter.numel() for parameter in loaded.parameters())
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "removed": names,
+                "left": len(left) - neurons,
+                "neurons_left": neurons,
+                "parameters_before": before,
+                "parameters_after": after,
+                "path": str(path),
+                "signature": {"model": model_signature(loaded), "versions": versions()},
+            }
+        )
+        return
+    console.print(
+        f"Removed {count_units(removed)}, {_left(left, removed)} left; "
+        f"{before:,} parameters before, {after:,} after ({after / before - 1:+.1%})."
+    )
+    console.print(f"Saved to {path}. Load it with: headcount.load({str(path)!r})", soft_wrap=True)
+
+
+def _left(left: tuple[Any, ...], removed: tuple[Any, ...]) -> str:
+    """How much is left of what some was removed from."""
+    from headcount.heads import count_units
+
+    if not any(head.is_neuron for head in removed):
+        return f"{sum(not head.is_neuron for head in left)}"
+    return count_units(left)

@@ -10,10 +10,7 @@ import typer
 from headcount.cli.options import command, option
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "report")(report)
-
-
+@command()
 def report(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Run directories: what other commands wrote with --out.")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from headcount.cli.options import Setup, command, listed, option
 from headcount.errors import counted
 
-
-def register(app: typer.Typer) -> None:
-    unused = ("task", "metric", "pair", "label", "source", "target", "target_data", "beams")
-    command(app, "roles", sharded=True, without=unused)(roles)
+UNUSED = ("task", "metric", "pair", "label", "source", "target", "target_data", "beams")
 
 
+@command(sharded=True, without=UNUSED)
 def roles(
     setup: Setup,
     data: Annotated[str, option("--data", help="A CoNLL-U file, or raw text (parsed by spaCy, if it is installed).")],

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from headcount.demo.story import Story, find_packages, needed_heads
+from headcount.demo import Story, find_packages, needed_heads
 from headcount.errors import BadData
 from headcount.surgery import save
 from headcount.tasks import Classification

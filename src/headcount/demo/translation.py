@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
-from headcount.demo.story import Story, find_packages, most_needed, needed_heads
+from headcount.demo import Story, find_packages, most_needed, needed_heads
 from headcount.surgery import save
 from headcount.tasks import Translation
 from headcount.training import Progress, fit

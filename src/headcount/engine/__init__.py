@@ -2,9 +2,19 @@
 
 from typing import Any
 
-from headcount.engine.batches import TOKENS, batches_by_length, tokens_for
 from headcount.engine.shards import over_shards
-from headcount.engine.work import Arrays, Engine, Local, Progress, device_type, is_finite, using
+from headcount.engine.work import (
+    TOKENS,
+    Arrays,
+    Engine,
+    Local,
+    Progress,
+    batches_by_length,
+    device_type,
+    is_finite,
+    tokens_for,
+    using,
+)
 
 __all__ = [
     "TOKENS",

@@ -9,8 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from headcount.engine.batches import TOKENS, batches_by_length
-from headcount.engine.work import Arrays, Examples, Local, Progress, Work, current, device_type, join, log, split
+from headcount.engine.work import (
+    TOKENS,
+    Arrays,
+    Examples,
+    Local,
+    Progress,
+    Work,
+    batches_by_length,
+    current,
+    device_type,
+    join,
+    log,
+    split,
+)
 from headcount.runs import RunDirectory
 
 WORK = 8e11  # floating point operations in a shard, seconds on two cores; a shard is at least one batch

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from headcount.evaluation.near_ties import best_candidate
-from headcount.evaluation.outcomes import Mask
+from headcount.evaluation.outcomes import Mask, best_candidate
 from headcount.intervene import masked
 from headcount.structure import Substitutes
 from headcount.tasks import Batch, DraftingTask, EndAtLimit, generator

@@ -27,8 +27,7 @@ from headcount.evaluation.decoding import (
     prepare,
     read,
 )
-from headcount.evaluation.near_ties import TIE
-from headcount.evaluation.outcomes import Mask
+from headcount.evaluation.outcomes import TIE, Mask
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay, mask_values
 from headcount.structure import Anatomy

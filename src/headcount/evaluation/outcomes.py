@@ -1,4 +1,7 @@
-"""`Outcomes`: what every example did under every mask, from which all scores and tests are arithmetic."""
+"""`Outcomes`: what every example did under every mask, from which all scores and tests are arithmetic.
+
+A decision whose two best candidates lie within `TIE` is a near tie: the order of summation may decide it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
 from headcount.tasks import Metric
 
 Mask = frozenset[Head]
+TIE = 1e-4  # logits closer than this
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +26,7 @@ class Outcomes:
     """Sufficient statistics per mask and example: `values[mask, example, statistic]`.
 
     `masks` are the sets of heads that were off, in the order asked for; the empty set is the whole model. `near_ties`
-    counts decisions that were too close to call (`evaluation/near_ties.py`).
+    counts decisions that were too close to call (`evaluation/outcomes.py`).
     """
 
     masks: tuple[Mask, ...]
@@ -48,3 +54,26 @@ class Outcomes:
         if mask not in self.masks:
             raise HeadcountError(f"no outcomes for {', '.join(map(str, sorted(mask))) or 'the whole model'}")
         return self.values[self.masks.index(mask)]
+
+
+def best_candidate(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The best candidate, and whether it is a near tie: (N, V) to (N,), (N,)
+
+    >>> best, tied = best_candidate(torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.99999, 0.0]]))
+    >>> best.tolist(), tied.tolist()
+    ([1, 0], [False, True])
+    """
+    top, best = logits.max(dim=-1)
+    second = logits.scatter(-1, best[..., None], -torch.inf).amax(dim=-1)
+    return best, top - second < TIE
+
+
+def tied_classes(outputs: Tensor) -> Tensor:
+    """Which examples' two best classes are a near tie: (B,); none where an output is not one choice.
+
+    >>> tied_classes(torch.tensor([[0.2, 0.7], [0.5, 0.5]])).tolist()
+    [False, True]
+    """
+    if outputs.ndim != 2 or outputs.shape[-1] < 2:
+        return torch.zeros(len(outputs), dtype=torch.bool)
+    return best_candidate(outputs.float())[1]

@@ -27,8 +27,7 @@ from headcount.errors import HeadcountError, UnsupportedModel, unknown
 from headcount.evaluation.drafting import can_draft, drafted_outputs
 from headcount.evaluation.last_position import find_last_position
 from headcount.evaluation.mean_outputs import mean_contexts
-from headcount.evaluation.near_ties import tied_classes
-from headcount.evaluation.outcomes import Mask, Outcomes
+from headcount.evaluation.outcomes import Mask, Outcomes, tied_classes
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay, mask_values
 from headcount.heads import Head

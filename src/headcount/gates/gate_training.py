@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError, unknown
-from headcount.gates.gated_units import GatedUnits
-from headcount.gates.hard_concrete import HardConcrete
+from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.intervene import masked
 from headcount.structure import anatomy
 from headcount.tasks import Batch, Task

@@ -14,8 +14,7 @@ from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.gates.gate_training import Course, GateTraining, Gating
 from headcount.gates.gated import Gated, GateStage, roles_left
-from headcount.gates.gated_units import GatedUnits
-from headcount.gates.hard_concrete import HardConcrete
+from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.heads import Head
 from headcount.pruning import hold_out
 from headcount.runs import RunDirectory, model_signature, open_run, versions

@@ -2,9 +2,8 @@
 
 from headcount.pruning.compensation import COMPENSATIONS, compensate
 from headcount.pruning.curve import Curve, pruning_curve
-from headcount.pruning.forecasting import forecast
 from headcount.pruning.model_comparison import ModelComparison, compare_models
-from headcount.pruning.pipeline import prune
+from headcount.pruning.pipeline import forecast, prune
 from headcount.pruning.pruned import Pruned, before_and_after, how_to_load, pruning_facts
 from headcount.pruning.search_methods import SEARCHES, counts
 from headcount.pruning.settings import OVERLAPS, Pruning

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from headcount.reporting import numbers
-from headcount.reporting.ablation import harmed_layers
-from headcount.reporting.dynamics import order_settled
-from headcount.reporting.heads import significant, with_role
+from headcount.reporting.heads import harmed_layers, significant, with_role
 from headcount.reporting.markup import Markup, capital, join, sentences, tag
 from headcount.reporting.numbers import number
 from headcount.reporting.pruning import without_loss
 from headcount.reporting.runs import ALL_BUT_ONE, ModelRuns, RunRecord, mapping
 from headcount.reporting.speed import benchmark_of, certain_gain
+from headcount.reporting.training import order_settled
 
 
 def headline(model: ModelRuns) -> Markup:

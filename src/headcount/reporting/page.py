@@ -1,23 +1,26 @@
-"""`report`: one self-contained page about one run or several, from the headline to where the numbers come from."""
+"""`report`: one self-contained page about one run or several, from the headline to where the numbers come from.
+
+Heads at work on a text are the page of `headcount explore` and `headcount view`, and a section of the report. One
+script draws all three. The live page asks its server; the others hold every answer that they can give.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import headcount
 from headcount.errors import HeadcountError
-from headcount.reporting.ablation import evaluations, one_head_per_layer, other_data
-from headcount.reporting.dynamics import dynamics
-from headcount.reporting.explorer import WITH_VIEWS, views
-from headcount.reporting.gates import gates
 from headcount.reporting.headline import headline
-from headcount.reporting.heads import heads, roles
+from headcount.reporting.heads import evaluations, heads, one_head_per_layer, other_data, roles
 from headcount.reporting.markup import (
     REPORT,
+    Assets,
     Columns,
     Markup,
+    data_block,
     document,
     folded,
     join,
@@ -29,14 +32,10 @@ from headcount.reporting.markup import (
 from headcount.reporting.pruning import layers, removable
 from headcount.reporting.runs import UNNAMED, ModelRuns, RunRecord, by_model, mapping, read, rows
 from headcount.reporting.speed import speed
+from headcount.reporting.training import dynamics, gates
 
 # How a report starts.
-MARK = "<!doctype html>\n<!-- a report of headcount -->\n"
-# Each takes the runs of a model and gives a section, or None if no run is about it. In the order of the page.
-SECTIONS = (
-    *(heads, views, one_head_per_layer, removable, layers, speed),
-    *(other_data, roles, gates, dynamics, evaluations),
-)
+REPORT_MARK = "<!doctype html>\n<!-- a report of headcount -->\n"
 # What a report can show, by the command that measures it.
 AVAILABLE = {
     "ablate": ("the effect of each head", "headcount ablate MODEL --data DEV --out RUN"),
@@ -56,6 +55,10 @@ FOOTER = (
     "where outcomes are right or wrong, bootstrap intervals otherwise. The methods are those of Michel, Levy and "
     "Neubig (2019, arXiv:1905.10650) and Voita et al. (2019, arXiv:1905.09418)."
 )
+STYLES, SCRIPTS = (*REPORT.styles, "explorer.css"), ("attention.js", "grid.js", "answer.js", "explorer.js")
+LIVE, STATIC = Assets(STYLES, SCRIPTS, asks=True), Assets(STYLES, SCRIPTS)
+WITH_VIEWS = Assets(STYLES, (*REPORT.scripts, *SCRIPTS))  # a report that has some
+VIEW_MARK = "<!doctype html>\n<!-- a view of headcount -->\n"
 
 
 def report(results: Any, file: str | Path) -> Path:
@@ -88,7 +91,7 @@ def html(runs: list[RunRecord]) -> str:
         tag("footer", FOOTER),
         assets=WITH_VIEWS if any(model.of("view") for model in models) else REPORT,
     )
-    return f"{MARK}{page}\n"
+    return f"{REPORT_MARK}{page}\n"
 
 
 def _contents(names: list[str]) -> Markup | None:
@@ -166,3 +169,42 @@ def _not_measured(model: ModelRuns) -> Markup | None:
     missing = [(name, tag("code", line)) for command, (name, line) in AVAILABLE.items() if command not in measured]
     columns: Columns = {"not measured": lambda pair: pair[0], "command:": lambda pair: pair[1]}
     return folded("What is not in this report", table(columns, missing)) if missing else None
+
+
+def explorer_page(content: Mapping[str, Any]) -> str:
+    """The whole page. content: what the script reads, with `live` true if there is a server to ask."""
+    version = f"headcount {headcount.__version__}"
+    header = tag(
+        "header",
+        tag("p", tag("b", "headcount"), " explore" if content.get("live") else " view", class_="brand"),
+        tag("p", content.get("model"), class_="of"),
+        class_="top",
+    )
+    title, assets = f"{content.get('model')}: heads at work", LIVE if content.get("live") else STATIC
+    page = document(title, version, header, _explorer(content, "page"), assets=assets)
+    return f"{VIEW_MARK}{page}\n"
+
+
+def explorer_policy(live: bool) -> str:
+    """The content security policy of the page."""
+    return (LIVE if live else STATIC).policy
+
+
+def views(model: ModelRuns) -> Markup | None:
+    """The texts that `headcount view` has read with a model, as a section of the report."""
+    shown = [_explorer(view, "part") for run in model.of("view") if (view := mapping(run.content.get("view")))]
+    about = "Click a head to turn it off on one text; point at it to see its attention."
+    return section("Heads at work", *shown, summary=about) if shown else None
+
+
+def _explorer(content: Mapping[str, Any], where: str) -> Markup:
+    """Where the script draws, and what it reads. where: `page`, or `part` of another page."""
+    missing = tag("noscript", "This part needs JavaScript.")
+    return tag("main" if where == "page" else "div", missing, data_block(content), class_=f"explorer {where}")
+
+
+# Each takes the runs of a model and gives a section, or None if no run is about it. In the order of the page.
+SECTIONS = (
+    *(heads, views, one_head_per_layer, removable, layers, speed),
+    *(other_data, roles, gates, dynamics, evaluations),
+)

@@ -4,8 +4,7 @@ Everywhere, N is the number of examples, S of statistics per example, M of masks
 function from summed statistics (..., S) to scores (...), or an object like `tasks.Metric`.
 """
 
-from headcount.stats.bootstrap import SEED, resamples_needed
-from headcount.stats.intervals import change_bounds, interval, unseen_share
+from headcount.stats.intervals import SEED, change_bounds, interval, resamples_needed, unseen_share
 from headcount.stats.noninferiority import NonInferiority, about, at_most, noninferior
 from headcount.stats.tests import (
     MCNEMAR,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats as scipy_stats
 
-from headcount.stats.bootstrap import SEED, AnyMetric, score
-from headcount.stats.intervals import RESAMPLES, are_outcomes, change_bounds
+from headcount.stats.intervals import RESAMPLES, SEED, AnyMetric, are_outcomes, change_bounds, score
 
 TIE = 1e-9  # as a share of the limit: closer than that, a value and its limit are the same number, rounded differently
 

@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats as scipy_stats
 
-from headcount.stats.bootstrap import SEED, AnyMetric, bootstrap_p, resamples_needed, score
-from headcount.stats.intervals import are_outcomes, change_bounds
+from headcount.stats.intervals import SEED, AnyMetric, are_outcomes, bootstrap_p, change_bounds, resamples_needed, score
 
 MCNEMAR, BOOTSTRAP = "exact McNemar", "paired bootstrap"
 

@@ -1,9 +1,7 @@
 """Where heads and neurons are: sites and how to find them, families, and what lies below a model's public interface."""
 
 from headcount.structure.discovery import UNITS, Anatomy, anatomy, asked_units, whole_anatomy
-from headcount.structure.families import FAMILIES
-from headcount.structure.family_declaration import Family, FeedForward, Part, inside, neurons, separate
-from headcount.structure.inputs import random_inputs
+from headcount.structure.families import FAMILIES, Family, FeedForward, Part, inside, neurons, separate
 from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
 from headcount.structure.model_facts import (
     cache_bytes,
@@ -11,6 +9,7 @@ from headcount.structure.model_facts import (
     is_any_of,
     output_rows,
     position_limit,
+    random_inputs,
     start_token,
     without_cache,
 )

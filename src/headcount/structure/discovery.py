@@ -11,8 +11,7 @@ from torch import nn
 
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
 from headcount.heads import FEED_FORWARD, Head, Span, format_ranges, format_units, parse_units, refuse_repeated
-from headcount.structure.families import FAMILIES
-from headcount.structure.family_declaration import Family, features, guess_family, inside
+from headcount.structure.families import FAMILIES, Family, features, guess_family, inside
 from headcount.structure.layout import MOST, Layout, makes_sense, recorded_sites
 from headcount.structure.site import AttentionSite, FeedForwardSite
 from headcount.structure.transformers_internals import layout_of, wrapper_of

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from headcount.heads import Head
-from headcount.structure.family_declaration import Family, FeedForward, Part, inside
+from headcount.structure.families import Family, FeedForward, Part, inside
 from headcount.structure.layout import Layout, positions
 
 

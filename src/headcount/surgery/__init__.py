@@ -1,9 +1,8 @@
 """Heads really gone: remove them, save what is left, load it again."""
 
-from headcount.surgery.loading import build_empty, load, model_class
+from headcount.surgery.loading import build_empty, load, model_class, parse_config, read_checkpoint, read_config
 from headcount.surgery.model_card import Evidence
-from headcount.surgery.model_files import parse_config, read_checkpoint, read_config
-from headcount.surgery.plain_transformers import class_for
+from headcount.surgery.other_libraries import class_for
 from headcount.surgery.removal import refuse_wrapped, remove
 from headcount.surgery.saving import as_stock, refuse_strangers, save
 

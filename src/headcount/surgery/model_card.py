@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData, metadata_load
 
 from headcount.runs import versions
 from headcount.structure import auto_classes, came_from, whole_anatomy
-from headcount.surgery.sentence_modules import sentence_directory
+from headcount.surgery.other_libraries import sentence_directory
 
 CARD = "README.md"
 MARK = "<!-- written by headcount; delete this line to keep your own words when the model is saved again -->"

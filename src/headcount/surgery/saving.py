@@ -32,10 +32,9 @@ from headcount.structure import (
     recorded_sites,
     whole_anatomy,
 )
-from headcount.surgery.checkpoint_format import sites_to_record, write_record
+from headcount.surgery.carve import sites_to_record, write_record
 from headcount.surgery.model_card import CARD, Evidence, is_own_card, model_card
-from headcount.surgery.plain_transformers import MODELING, make_portable
-from headcount.surgery.sentence_modules import copy_modules, is_of_modules, sentence_directory
+from headcount.surgery.other_libraries import MODELING, copy_modules, is_of_modules, make_portable, sentence_directory
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",

@@ -1,6 +1,6 @@
 """BART and the models built like it, encoder, decoder and cross-attention alike."""
 
-from headcount.structure.family_declaration import Family, neurons, separate
+from headcount.structure.families import Family, neurons, separate
 
 FAMILY = Family(
     name="BART",

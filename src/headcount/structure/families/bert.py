@@ -1,9 +1,9 @@
-"""BERT and the models built like it: the attention class returns contexts, its parent's `output` projects them."""
+"""BERT and the models built like it, whose attention returns contexts for `output` of its parent; and DistilBERT."""
 
-from headcount.structure.family_declaration import Family, neurons, separate
+from headcount.structure.families import Family, neurons, separate
 from headcount.structure.transformers_internals import EmptiedContext
 
-FAMILY = Family(
+BERT = Family(
     name="BERT",
     classes=tuple(
         f"{name}{kind}Attention"
@@ -17,5 +17,15 @@ FAMILY = Family(
     cross=("crossattention",),
     emptied=EmptiedContext,
     padded_positions=True,  # RoBERTa's
+    plain=True,
+)
+
+DISTILBERT = Family(
+    name="DistilBERT",
+    classes=("DistilBertSelfAttention",),
+    inputs=separate("q_lin", "k_lin", "v_lin"),
+    output="out_lin",
+    head_dim="attention_head_size",
+    feed_forward=neurons("ffn.lin1", to="ffn.lin2", uniform="hidden_dim"),
     plain=True,
 )

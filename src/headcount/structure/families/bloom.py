@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headcount.structure.family_declaration import Family, Part, neurons
+from headcount.structure.families import Family, Part, neurons
 from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headcount.structure.family_declaration import Family, neurons, separate
+from headcount.structure.families import Family, neurons, separate
 
 
 def _kind(module: Any) -> str:

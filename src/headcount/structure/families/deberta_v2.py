@@ -1,6 +1,6 @@
 """DeBERTa-v2 and v3: positions have projections of their own, and there is no attention interface."""
 
-from headcount.structure.family_declaration import Family, Part, neurons, separate
+from headcount.structure.families import Family, Part, neurons, separate
 from headcount.structure.transformers_internals import EmptiedContext
 
 FAMILY = Family(

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headcount.structure.family_declaration import Family, FeedForward, Part, separate
+from headcount.structure.families import Family, FeedForward, Part, separate
 from headcount.structure.transformers_internals import Emptied, layout_of, select_heads
 
 

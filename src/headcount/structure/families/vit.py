@@ -1,6 +1,6 @@
 """ViT and DeiT."""
 
-from headcount.structure.family_declaration import Family, neurons, separate
+from headcount.structure.families import Family, neurons, separate
 
 FAMILY = Family(
     name="ViT",
