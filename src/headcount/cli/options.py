@@ -215,10 +215,7 @@ class Setup:
 
 
 def command(*, sharded: bool = False, without: Collection[str] = ()) -> Callable[[Any], Any]:
-    """Mark a function as the command of its name; `add_command` makes it one.
-
-    sharded: whether other machines can do its work. without: shared options that it has no use for.
-    """
+    """Mark a function as a command; sharded: other machines can do its work; without: shared options it cannot use."""
 
     def mark(function: Any) -> Any:
         function.hidden_options = {*without, *(() if sharded else ENGINE)}
