@@ -17,7 +17,7 @@ import tiny_models
 from headcount import anatomy, load
 from headcount.demo import PACKAGES, find_packages, reviews, translation
 from headcount.demo.story import needed_heads
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from headcount.training import Training
 from toy_jobs import WORDS, sentences
 

@@ -17,7 +17,7 @@ from headcount.gates.gated_units import GatedUnits
 from headcount.gates.hard_concrete import HardConcrete
 from headcount.intervene import masked
 from headcount.tasks import LanguageModeling
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from headcount.training import fresh_copy
 from toy_jobs import JOBS, WORDS, classification
 

@@ -48,7 +48,7 @@ def load_task(
 ) -> Task:
     """The task of that kind on this data, fitted to the model and checked against it if one is given.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"sentence": "fine", "label": 1}, {"sentence": "dull", "label": 0}]
     >>> load_task("classification", rows, word_tokenizer("fine dull"), metric="matthews").metric.name
     'matthews'
