@@ -26,7 +26,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from headcount import load
 from headcount.explore import Answers, ExploreServer, Inspector
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 SENTENCE = "the plot is thin and the jokes are old but the two leads are so good together here"
 PROMISED = {"MiniLM, 20 tokens": 0.1, "SmolLM2-135M layout, 20 tokens and 10 new ones": 1.0}

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from headcount import save
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, gpt, marian
 
 WORDS = "a the fine dull film dog cat runs sleeps un le chien chat court dort bien mal"

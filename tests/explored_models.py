@@ -8,7 +8,7 @@ from transformers import BertForQuestionAnswering, BertForTokenClassification, B
 
 import tiny_models
 from headcount.explore import Inspector
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import JOBS, WORDS
 
 # As many words as the models have embeddings for: every token that they write has a name.

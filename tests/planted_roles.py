@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2Model, T5Config, T5EncoderModel
 
 from headcount.roles import Sentence
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 CODES = 20  # many, so that heads that look at anything hit objects by chance only
 VERBS = [f"verb{k}" for k in range(CODES)]

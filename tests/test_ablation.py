@@ -8,7 +8,7 @@ import pytest
 from headcount import Classification, Translation, ablate_all_but_one, ablate_each, anatomy, compare, evaluate
 from headcount.errors import HeadcountError
 from headcount.stats import corrected
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, marian
 
 WORDS = "a fine dull film was seen by all of us"

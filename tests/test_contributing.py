@@ -101,7 +101,8 @@ def test_a_kind_of_task(repository, monkeypatch):
         given.update(options)
         return Classification(rows, tokenizer)
 
-    names = {"TaskKind": registry.TaskKind, "Similarity": similarity, "SIMILARITY": registry.metrics.CLASSIFICATION}
+    names = {name: getattr(registry, name) for name in ("TaskKind", "_of")}
+    names |= {"Similarity": similarity, "SIMILARITY": registry.metrics.CLASSIFICATION}
     kind = eval(code, names)
     monkeypatch.setattr(registry, "KINDS", (*registry.KINDS, kind))
     rows = [{"one": "a", "label": 0}, {"one": "b", "label": 1}]

@@ -9,7 +9,8 @@ import pytest
 import headcount
 import tiny_models
 from headcount import HeadcountError
-from headcount.tasks.toy import toy_classifier, word_tokenizer
+from headcount.tasks.classification import toy_classifier
+from headcount.tasks.text import word_tokenizer
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ELSEWHERE = {"push_to_hub", "export_gguf"}  # they need a network, or another program

@@ -19,7 +19,7 @@ from headcount.cli.model_loading import load_tokenizer
 from headcount.reporting import scatter_svg
 from headcount.reporting.page import html
 from headcount.reporting.runs import read
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS, sentences
 
 # ------------------------------------------------------------------------------------------------------ no remote code

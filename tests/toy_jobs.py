@@ -7,7 +7,7 @@ from typing import Any
 
 import tiny_models
 from headcount.tasks import Classification, LanguageModeling, Translation
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = "a the fine dull film dog cat runs sleeps un le chien chat court dort bien mal"
 SUBJECTS, VERBS, ENDS = ("dog", "cat", "film", "a", "the"), ("runs", "sleeps"), ("fine", "dull", "bien", "mal")

@@ -32,7 +32,7 @@ from headcount.roles import Sentences
 from headcount.runs import RunDirectory, read_run
 from headcount.surgery.loading import read_checkpoint, read_generation_config
 from headcount.tasks import Classification, LanguageModeling, Translation
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from headcount.training import Checkpointer
 
 SIGNATURE = {"model": {"name": "m"}, "tasks": [{"n": 6}]}

@@ -27,7 +27,7 @@ from transformers import (
 from benchmarks.fuzz.worker import Files
 from headcount import importance, remove, save
 from headcount.tasks import Classification
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = "a the fine dull film dog cat runs sleeps"
 ROWS = [{"text": f"a {a} {b}", "label": int(a == "fine")} for a in ("fine", "dull") for b in ("film", "dog", "cat")]

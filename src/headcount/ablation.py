@@ -58,7 +58,7 @@ def ablate_each(
 ) -> Ablation:
     """Turn off every head, one at a time, and test what changes (M19 section 3.2).
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> ablation = ablate_each(*toy_classifier(), layers=[1])
     >>> [str(head) for head in ablation.heads], ablation.effects.test
     (['encoder.1.0', 'encoder.1.1', 'encoder.1.2', 'encoder.1.3'], 'exact McNemar')
@@ -127,7 +127,7 @@ def ablate_all_but_one(
 ) -> AllButOne:
     """Keep a single head of a layer, each in turn, and test the best head of each layer (M19 section 3.3).
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> found = ablate_all_but_one(*toy_classifier())
     >>> [(layer.kind, layer.layer) for layer in found.layers], found.chosen_apart
     ([('encoder', 0), ('encoder', 1)], False)
@@ -241,7 +241,7 @@ def compare(
 ) -> Comparison:
     """Ablate every head on two data sets and correlate the effects over heads (M19 section 3.4).
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> both = compare(model, task, task)
     >>> len(both.here.heads), bool((both.here.effects.change == both.against.effects.change).all())

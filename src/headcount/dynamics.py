@@ -47,7 +47,7 @@ def track(
 
     >>> import tempfile
     >>> from headcount import save
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     paths = [save(model, f"{folder}/epoch-{number}") for number in (1, 2)]

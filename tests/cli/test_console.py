@@ -10,7 +10,7 @@ import pytest
 from headcount import save
 from headcount.cli import console as printing
 from headcount.cli.console import console, messages, print_table, progress, quiet
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert
 
 COLUMNS = ["head", "accuracy", "change", "95% interval", "p", "p (BH)"]

@@ -16,7 +16,7 @@ from transformers import BertModel
 import tiny_models
 from headcount import anatomy, load
 from headcount.demo import PACKAGES, find_packages, needed_heads, reviews, translation
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from headcount.training import Training
 from toy_jobs import WORDS, sentences
 

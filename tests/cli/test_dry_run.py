@@ -8,7 +8,7 @@ import pytest
 from headcount import save
 from headcount.cli.command_run import Sample, estimate
 from headcount.cli.options import Setup
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert
 from toy_jobs import WORDS, classification, sentences
 

@@ -7,7 +7,7 @@ import pytest
 import tiny_models
 from headcount import anatomy, load, save
 from headcount.cli.gates import known_epochs
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS, sentences
 
 FAST = ("--tokens", 96, "--gate-lr", 0.3)

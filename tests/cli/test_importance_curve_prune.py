@@ -8,7 +8,7 @@ import tiny_models
 from headcount import Scores, anatomy, load, save
 from headcount.runs import RunDirectory
 from headcount.structure import whole_anatomy
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS, sentences
 
 

@@ -13,7 +13,7 @@ import pytest
 import tiny_models
 from headcount import save
 from headcount.runs import read_run
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = "a fine dull film was seen by all of us"
 # Sends SIGINT to itself when the module named first is about to be imported: the same moment on every machine.

@@ -6,7 +6,7 @@ import pytest
 
 import tiny_models
 from headcount import save
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from planted_roles import PLANTED, encoder, sentences
 from toy_jobs import WORDS
 from toy_jobs import sentences as texts

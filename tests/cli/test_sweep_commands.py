@@ -9,7 +9,7 @@ import pytest
 
 from headcount import save
 from headcount.runs import read_run
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, gpt, marian
 
 WORDS = "a fine dull film was seen by all of us"

@@ -20,7 +20,7 @@ from headcount.engine import shards
 from headcount.errors import RunConflict
 from headcount.evaluation import evaluate
 from headcount.runs import read_run
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert
 
 KILLS = 20

@@ -12,7 +12,7 @@ from headcount import Classification, HeadcountError, anatomy, capture, importan
 from headcount.cli.model_loading import load_model
 from headcount.evaluation import evaluate
 from headcount.structure import device_of
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert
 
 WORDS = "a fine dull film was seen by all of us"

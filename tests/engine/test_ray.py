@@ -13,7 +13,7 @@ from headcount.engine import Local, over_shards, shards, using
 from headcount.engine.work import collected_warnings
 from headcount.errors import BadData
 from headcount.evaluation import evaluate
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, marian
 
 WORDS = "a fine dull film was seen by all of us"

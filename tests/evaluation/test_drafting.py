@@ -11,7 +11,7 @@ from headcount.evaluation import mean_contexts
 from headcount.evaluation.decoding import best_candidate
 from headcount.evaluation.drafting import Reference, make_draft, refer, verify
 from headcount.tasks import Batch, Metric, padded
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = " ".join(f"w{number}" for number in range(40))
 TRANSLATORS = ["marian", "bart", "mbart", "m2m100", "pegasus", "t5", "mt5"]

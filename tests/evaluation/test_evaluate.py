@@ -10,7 +10,7 @@ from headcount import Classification, LanguageModeling, anatomy, evaluate, maske
 from headcount.engine import Local, batches_by_length, using
 from headcount.engine import shards as shards_module
 from headcount.errors import HeadcountError
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from probe import Probe
 from tiny_models import bert, gpt
 

@@ -9,7 +9,7 @@ from headcount.engine.shards import cut_shards
 from headcount.errors import HeadcountError, RunConflict
 from headcount.evaluation.sweep import Evaluation
 from headcount.runs import RunDirectory
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert
 
 WORDS = "a fine dull film was seen by all of us"

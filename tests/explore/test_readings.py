@@ -15,7 +15,7 @@ from explored_models import TEXT, build
 from headcount import Classification, HeadcountError, UnsupportedModel, anatomy, evaluate, masked
 from headcount.cli.model_loading import load_model
 from headcount.explore import Inspector, read_examples
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 OFF = {"encoder": ["encoder.0.1", "encoder.1"], "decoder": ["decoder.0.1", "decoder.1"]}
 

@@ -12,7 +12,7 @@ import elsewhere
 import zoo
 from headcount import HeadcountError, remove, save
 from headcount.structure import whole_anatomy
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = "one two three four five six seven"
 

@@ -12,7 +12,7 @@ import zoo
 from headcount import HeadcountError, anatomy, capture, evaluate, export_onnx, masked, open_onnx, remove
 from headcount.runs import fingerprint
 from headcount.tasks import Classification, LanguageModeling, Translation
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from oracle import off_by, run
 from toy_jobs import WORDS, sentences
 

@@ -16,7 +16,7 @@ from headcount.gates.gate_training import GateTraining
 from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.intervene import masked
 from headcount.tasks import LanguageModeling
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from headcount.training import fresh_copy
 from toy_jobs import JOBS, WORDS, classification
 

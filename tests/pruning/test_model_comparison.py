@@ -10,7 +10,7 @@ from headcount import HeadcountError, compare_models, evaluate, export_onnx, rem
 from headcount.errors import BadData
 from headcount.stats import mcnemar_exact, noninferior
 from headcount.tasks import Classification
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 CUTS = {"classifier": ["encoder.0.1", "encoder.1"], "translator": ["cross.0", "encoder.1.0"], "causal": ["decoder.1"]}
 

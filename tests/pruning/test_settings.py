@@ -16,7 +16,7 @@ from headcount import prune, save
 from headcount.cli import prune as command
 from headcount.errors import HeadcountError
 from headcount.pruning import COMPENSATIONS, OVERLAPS, SEARCHES, Pruning
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from headcount.training import Recovery
 from toy_jobs import JOBS, WORDS, classification, sentences
 

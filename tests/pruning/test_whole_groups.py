@@ -13,7 +13,7 @@ from headcount.pruning.search_methods import by_fisher, candidates_of, in_groups
 from headcount.structure import cache_bytes
 from headcount.surgery import as_stock
 from headcount.tasks import LanguageModeling
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = "one two three four five six seven eight"
 

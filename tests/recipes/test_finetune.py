@@ -7,7 +7,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from headcount import Classification, HeadcountError, evaluate, load, save
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS, sentences
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import tiny_models
 from headcount import save
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS
 
 

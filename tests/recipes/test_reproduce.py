@@ -7,7 +7,7 @@ import pytest
 
 import tiny_models
 from headcount import HeadcountError, save
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS, sentences
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 8}  # short outputs

@@ -10,7 +10,7 @@ from headcount.roles import Sentence, Thresholds, find_roles
 from headcount.roles.attention import AttentionView, Tokens, encode
 from headcount.roles.measures import Positional
 from headcount.structure import anatomy
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from planted_roles import encoder, sentences
 from toy_jobs import WORDS
 from toy_jobs import sentences as texts

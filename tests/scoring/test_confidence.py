@@ -10,7 +10,7 @@ from headcount import importance, remove
 from headcount.errors import HeadcountError
 from headcount.scoring.confidence import confidence
 from headcount.structure import anatomy
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from toy_jobs import JOBS, WORDS, classification, translation
 from zoo_tasks import CLASS_WITH_LOGITS, ZooTask
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = "a the fine dull film dog cat runs sleeps un le chien chat court dort bien mal"
 

@@ -17,7 +17,7 @@ from headcount.tasks.answering import exact_match, word_f1
 from headcount.tasks.metrics import IMAGES, REGRESSION, TAGS, pick, recall_at, spearman
 from headcount.tasks.statistics import TextScorer
 from headcount.tasks.tagging import TokenClassification, entities
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 
 WORDS = ["a", "the", "fine", "dull", "film", "dog", "cat", "runs"]
 

@@ -6,7 +6,8 @@ import torch
 
 from headcount.errors import BadData
 from headcount.structure import position_limit
-from headcount.tasks import BaseTask, Batch, Metric
+from headcount.tasks import BaseTask, Batch, Metric, Rows
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, gpt, marian
 
 METRIC = Metric("accuracy", lambda sums: sums[..., 1] / sums[..., 0])
@@ -51,6 +52,24 @@ def test_a_subset_keeps_examples_keys_and_places():
     assert len(task) == 3
     with pytest.raises(BadData, match=r"\bexamples\b"):
         task.subset([])
+
+
+def test_rows_and_a_tokenizer_say_what_every_task_has_to_say_of_them():
+    """The order counts: a sweep hashes the signature as it stands, to find what it has kept."""
+    rows = Rows({"a": ["x", "y", "z"]}, "dev.tsv", "dev", "line", [2, 5, 9], remarks=["a header"])
+    about = {"rows": rows, "columns": {"text": "a"}, "remarks": ["cut"], "settings": {"beams": 3}}
+    task = make(**about, tokenizer=word_tokenizer("x y z", "gpt"))
+    expected = {"data": "dev.tsv", "split": "dev", "text": "a", "tokenizer": type(task.tokenizer).__name__, "beams": 3}
+    assert list(task.signature().items())[-5:] == list(expected.items())
+    assert task.places == ["dev.tsv, line 2", "dev.tsv, line 5", "dev.tsv, line 9"]
+    assert task.remarks[:2] == ["a header", "cut"]
+    assert "</s>" in task.remarks[2]  # GPT-2 has no pad token
+    assert task.pad == task.tokenizer.eos_token_id != 9
+    alone = make(**about)
+    assert alone.remarks == ["a header", "cut"]
+    assert alone.pad == 9
+    assert not hasattr(alone, "tokenizer")
+    assert rows.remarks == ["a header"]
 
 
 def test_keys_find_the_same_input_whatever_its_label():

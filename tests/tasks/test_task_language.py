@@ -7,7 +7,7 @@ import torch
 
 from headcount.errors import BadData
 from headcount.tasks import LanguageModeling, metrics
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, gpt, marian, masked_bert
 
 TEXTS = ["a dog runs", "the fine cat sleeps", "film", "", "a dull film runs the dog a cat sleeps fine"]

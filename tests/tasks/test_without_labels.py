@@ -8,7 +8,7 @@ import torch
 
 from headcount import evaluate, importance, load_task, masked, prune, unlabeled
 from headcount.evaluation import Outcomes
-from headcount.tasks.toy import word_tokenizer
+from headcount.tasks.text import word_tokenizer
 from headcount.tasks.without_labels import LIKELIEST, counted
 from tiny_models import bert, gpt, marian
 

@@ -15,10 +15,24 @@ from headcount.errors import HeadcountError, first_line, unknown
 
 # In the order of `headcount --help`: each is a function of its name, in the module beside this one.
 COMMANDS = {
-    **{"inspect": "inspect", "evaluate": "evaluate", "ablate": "ablate", "compare": "evaluate"},
-    **{"importance": "importance", "curve": "curve", "prune": "prune", "remove": "prune", "gates": "gates"},
-    **{"roles": "roles", "track": "curve", "bench": "bench", "export": "export", "push": "export"},
-    **{"report": "report", "view": "explore", "explore": "explore", "demo": "demo"},
+    "inspect": "inspect",
+    "evaluate": "evaluate",
+    "ablate": "ablate",
+    "compare": "evaluate",
+    "importance": "importance",
+    "curve": "curve",
+    "prune": "prune",
+    "remove": "prune",
+    "gates": "gates",
+    "roles": "roles",
+    "track": "curve",
+    "bench": "bench",
+    "export": "export",
+    "push": "export",
+    "report": "report",
+    "view": "explore",
+    "explore": "explore",
+    "demo": "demo",
 }
 SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,

@@ -57,7 +57,7 @@ def evaluate(
 ) -> Outcomes:
     """Measure a model with heads, neurons or sublayers turned off, for every mask and every example.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> from headcount.tasks import Classification
     >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20)

@@ -30,7 +30,7 @@ def read_examples(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The texts of a data set, each with its second text and its label if it has them, and remarks.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> rows = [{"sentence": "fine", "label": 1}, {"sentence": "dull", "label": 0}]
     >>> read_examples(model, task.tokenizer, rows)[0][0]

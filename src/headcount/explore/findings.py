@@ -15,7 +15,7 @@ from headcount.structure import Anatomy, whole_anatomy
 class Findings:
     """Colourings, sets of units and lines about each head, from runs of one model.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> row = {"head": "encoder.0.1", "score": 0.5}
     >>> told = Findings(toy_classifier()[0], [{"command": "importance", "method": "gradient", "heads": [row]}])
     >>> told.to_json()["maps"][0]["values"]

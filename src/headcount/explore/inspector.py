@@ -31,7 +31,7 @@ Text = tuple[str, str | None]  # a text, and the second one of a pair
 class Inspector:
     """Reads texts with one model, whole or with units off.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> inspector = Inspector(model, task.tokenizer)
     >>> inspector.answer(("a fine film", None), ["encoder.0.1", "encoder_ffn.1"]).keys()

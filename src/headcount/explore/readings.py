@@ -42,7 +42,7 @@ LOSS = Metric("loss", lambda sums: sums[..., 0], higher_is_better=False, relativ
 def read(model: Any, tokenizer: Any, text: str, pair: str | None = None, max_length: int | None = None) -> TextReading:
     """Read one text, or a pair of texts, as the model's class asks for.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> reading = read(model, task.tokenizer, "a fine film")
     >>> reading.tokens["encoder"][0], sorted(reading.reply(model))

@@ -56,7 +56,7 @@ def view(
 ) -> View:
     """Read a text with a model, whole and with each unit off, and put all of it into one page.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> page = view(model, task.tokenizer, "a fine film")
     >>> read = page.content["texts"][0]

@@ -42,7 +42,7 @@ def open_onnx(file: str | Path, threads: int | None = None) -> Any:
 
     >>> import tempfile
     >>> from headcount import evaluate, export_onnx
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     exported = open_onnx(export_onnx(model, f"{folder}/model.onnx").file)

@@ -49,7 +49,7 @@ def train_gates(
     """Put a Hard Concrete gate on every head or other unit, train, close gates for good, and really remove the units.
 
     >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> tokenizer = word_tokenizer("good bad film book")
     >>> size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -98,7 +98,7 @@ def pruning_curve(
 
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
     >>> model = BertForSequenceClassification(config).eval()
     >>> train = [{"text": "a fine film", "label": 1}, {"text": "dull", "label": 0}]

@@ -37,7 +37,7 @@ def compare_models(
     """Measure two models on the same examples, and test whether the second is at most `max_drop` points worse.
 
     >>> from headcount import remove
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> compared = compare_models(model, remove(model, ["encoder.0.1"]), task)
     >>> compared.n == len(task), 0 <= compared.agreement <= 1

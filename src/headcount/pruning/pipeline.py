@@ -54,7 +54,7 @@ def prune(
 
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
     >>> train = [{"text": "fine", "label": 1}, {"text": "dull", "label": 0}]
     >>> dev = [{"text": f"{word} film", "label": int("fine" in word)} for word in ("fine", "a fine", "dull", "a dull")]

@@ -41,7 +41,7 @@ def find_roles(
 ) -> Roles:
     """Find positional, syntactic and rare-word heads as V19 (section 5) defines them, and idle heads.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> rows = [{"text": "a fine film"}, {"text": "a dull film"}]
     >>> len(find_roles(model, rows, task.tokenizer, parser=False).found)  # a random model has none

@@ -26,7 +26,7 @@ EXCLUDE = ("end", "special", "none")
 def confidence(model: nn.Module, task: Task, *, exclude: str = "end", **how: Unpack[PassOptions]) -> np.ndarray:
     """The mean over tokens of a head's largest attention weight (V19 section 4.1), its terms: (examples, heads).
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> values = confidence(*toy_classifier())
     >>> values.shape, bool((values > 0).all() and (values < 1).all())
     ((2, 8), True)

@@ -78,7 +78,7 @@ def fisher(model: nn.Module, task: Task, *, units: Units = "heads", **how: Unpac
 def head_gradients(model: nn.Module, task: Task, *, units: Units = "heads", **how: Unpack[PassOptions]) -> np.ndarray:
     """dL(x)/dxi_u at xi = 1 for every example x and unit u, signed: (examples, units).
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> head_gradients(*toy_classifier()).shape
     (2, 8)
 
@@ -130,7 +130,7 @@ def unit_moments(
 ) -> Moments:
     """The moments of the gradients of all units: exact per-example gradients, of which only sums are kept.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> moments = unit_moments(*toy_classifier(), units=["heads", "neurons", "sublayers"])
     >>> moments.examples, moments.units[-1], bool((moments.squares >= moments.absolute**2).all())
     (2, 'encoder_ffn.1', True)

@@ -42,7 +42,7 @@ def importance(
 ) -> Scores:
     """Score every head, or every neuron or sublayer: the higher, the more important.
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> scores = importance(*toy_classifier())
     >>> scores
     <gradient scores of 8 heads, mean of 2 rows>

@@ -47,7 +47,7 @@ def collect(
 ) -> np.ndarray:
     """The values of every example, (examples, …), from a function that gives those of a batch, (B, …).
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> shares = lambda model, task, batch: task.outputs(model, batch).softmax(1)
     >>> collect(model, task, shares, what="share").shape

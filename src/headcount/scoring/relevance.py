@@ -31,7 +31,7 @@ TOLERANCE = 0.01  # of the relevance that went in
 def relevance(model: nn.Module, task: Task, *, steps: int | None = STEPS, **how: Unpack[PassOptions]) -> np.ndarray:
     """Each head's share of its layer's relevance for the top-1 logit (V19 section 4.2), (examples, heads).
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> relevance(*toy_classifier()).sum(1).round(4).tolist()  # each of the two layers sums to 1
     [2.0, 2.0]
 

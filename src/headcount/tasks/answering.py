@@ -23,7 +23,7 @@ from headcount.tasks.columns import CONTEXTS, QUESTIONS, Column, find_column, is
 from headcount.tasks.metrics import ANSWERS, pick
 from headcount.tasks.rows import Rows
 from headcount.tasks.task import BaseTask, Batch, digest, padded
-from headcount.tasks.text import length_limit, pad_token, texts_of
+from headcount.tasks.text import length_limit, texts_of
 
 NEVER = -1e4  # the logit of a place that does not exist
 SPAN = 1 << 20  # a prediction is start * SPAN + end
@@ -32,7 +32,7 @@ SPAN = 1 << 20  # a prediction is start * SPAN + end
 class QuestionAnswering(BaseTask):
     """Questions about contexts, answered by a span of the context, or by nothing (SQuAD 2.0).
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> row = {"question": "who ran", "context": "a dog ran", "answers": ["a dog"], "answer_start": [0]}
     >>> task = QuestionAnswering([row], word_tokenizer("who ran a dog"))
     >>> task.labels, task.answer(0, 4, 5)  # <s> who ran </s> a dog ran </s>
@@ -52,21 +52,10 @@ class QuestionAnswering(BaseTask):
     per_example = ("windows", "answers")
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        text: Column = None,
-        pair: Column = None,
-        label: Column = None,
-        metric: str = "f1",
-        max_length: int | None = 384,
-        stride: int = 128,
-        longest: int = 30,
-        no_answer: bool | None = None,
-        split: str | None = None,
-        labels: bool = True,
-    ) -> None:
+        self, data: Any, tokenizer: Any, *, text: Column = None, pair: Column = None, label: Column = None,
+        metric: str = "f1", max_length: int | None = 384, stride: int = 128, longest: int = 30,
+        no_answer: bool | None = None, split: str | None = None, labels: bool = True,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         text, on_question = find_column(rows, text, "text", QUESTIONS, is_text)
         pair, on_context = find_column(rows, pair, "pair", CONTEXTS, lambda value: is_text(value) and value)
@@ -78,8 +67,7 @@ class QuestionAnswering(BaseTask):
             self.answers, starts = _answers(rows, label, texts_of(rows, pair))
         some_have_none = labels and any(answers == [""] for answers in self.answers)
         self.no_answer = some_have_none if no_answer is None else no_answer
-        self.longest, self.tokenizer = longest, tokenizer
-        limit = length_limit(tokenizer, max_length)
+        self.longest, limit = longest, length_limit(tokenizer, max_length)
         self.windows, cut = _windows(rows, tokenizer, texts_of(rows, text), texts_of(rows, pair), limit, stride)
         if cut:
             remarks.append(f"{cut} of {len(rows)} contexts are read in windows of {limit} tokens")
@@ -88,23 +76,15 @@ class QuestionAnswering(BaseTask):
         lost = sum(span is None for span in golden)
         if lost:
             remarks.append(f"{lost} of {len(rows)} answers are not made of whole tokens, or longer than a window")
-        pad, on_padding = pad_token(tokenizer)
         super().__init__(
             {},
             [[0, 0] if span is None else span for span in golden],
             metric=pick(ANSWERS, metric),
-            pad=pad,
+            rows=rows,
+            tokenizer=tokenizer,
             content=list(zip(rows.table[text], rows.table[pair], strict=True)),
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *remarks, *on_padding],
-            settings={
-                "data": rows.source,
-                "split": rows.split,
-                "tokenizer": type(tokenizer).__name__,
-                "windows": [limit, stride],
-                "longest": longest,
-                "no_answer": self.no_answer,
-            },
+            remarks=remarks,
+            settings={"windows": [limit, stride], "longest": longest, "no_answer": self.no_answer},
             lengths=[len(one) * max(len(window.ids) for window in one) for one in self.windows],
         )
 

@@ -12,22 +12,22 @@ from torch import Tensor
 
 from headcount.errors import BadData
 from headcount.structure import is_any_of, without_cache
-from headcount.tasks.classification import class_labels
+from headcount.tasks.classification import SingleLabel
 from headcount.tasks.columns import CHOICE as CHOICE_COLUMN
 from headcount.tasks.columns import CHOICES, RIGHT, STEMS, Column, find_column, is_text
 from headcount.tasks.language import LANGUAGE_MODELS
 from headcount.tasks.metrics import CHOICE, pick
 from headcount.tasks.rows import Rows
-from headcount.tasks.task import BaseTask, Batch, digest, padded
-from headcount.tasks.text import length_limit, pad_token, texts_of, tokenized
+from headcount.tasks.task import Batch, digest, padded
+from headcount.tasks.text import length_limit, texts_of, tokenized
 
 NEVER = -1e4  # the logit of a choice that an example does not have
 
 
-class MultipleChoice(BaseTask):
+class MultipleChoice(SingleLabel):
     """A beginning and several choices, of which one is right, for a …ForMultipleChoice.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"question": "a dog", "choices": ["ran", "sang"], "label": 0}]
     >>> task = MultipleChoice(rows, word_tokenizer("a dog ran sang"))
     >>> task.batch([0]).inputs["input_ids"].shape, task.labels  # examples, choices, tokens
@@ -45,19 +45,10 @@ class MultipleChoice(BaseTask):
     per_example = ("options",)
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        text: Column = None,
-        pair: Column = None,
-        choices: Column = None,
-        label: Column = None,
-        metric: str = "accuracy",
-        max_length: int | None = None,
-        split: str | None = None,
+        self, data: Any, tokenizer: Any, *, text: Column = None, pair: Column = None, choices: Column = None,
+        label: Column = None, metric: str = "accuracy", max_length: int | None = None, split: str | None = None,
         labels: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         options, used, remarks = _choices(rows, choices)
         right = [0] * len(rows)
@@ -73,21 +64,17 @@ class MultipleChoice(BaseTask):
             options = [[f"{start} {one}" for one in several] for start, several in zip(starts, options, strict=True)]
         self.tokenizer = tokenizer
         self.options, on_length = self.read(rows, stems, options, max_length)
-        pad, on_padding = pad_token(tokenizer)
         super().__init__(
             {},
             right,
             metric=pick(CHOICE, metric),
-            pad=pad,
+            rows=rows,
+            columns={"text": text, "label": label},
+            tokenizer=tokenizer,
             content=list(zip(stems, options, strict=True)),
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *on_text, *remarks, *on_length, *on_padding],
-            settings={
-                "data": rows.source, "split": rows.split, "text": text, "label": label,
-                "tokenizer": type(tokenizer).__name__,
-            },
+            remarks=[*on_text, *remarks, *on_length],
             lengths=[len(one) * max(len(option["input_ids"]) for option in one) for one in self.options],
-        )  # fmt: skip
+        )
 
     def read(
         self, rows: Rows, stems: list[str], options: list[list[str]], limit: int | None
@@ -127,14 +114,6 @@ class MultipleChoice(BaseTask):
         counts = torch.tensor([len(self.options[i]) for i in batch.indices], device=scores.device)
         return scores.masked_fill(torch.arange(scores.shape[1], device=scores.device) >= counts[:, None], NEVER)
 
-    def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(B,) cross-entropy of the right choice among all."""
-        return F.cross_entropy(outputs.float(), class_labels(batch).to(outputs.device), reduction="none")
-
-    def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
-        right = outputs.argmax(-1) == class_labels(batch).to(outputs.device)
-        return self.columns(batch, torch.ones(len(batch)), right, self.losses(outputs, batch))
-
     def signature(self) -> dict[str, Any]:
         return {**super().signature(), "inputs": digest(self.options)}
 
@@ -142,7 +121,7 @@ class MultipleChoice(BaseTask):
 class LikeliestEnding(MultipleChoice):
     """The same by a causal language model, without training: which choice is the likeliest continuation?
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"text": "a dog", "endings": ["ran", "sang loud"], "label": 0}]
     >>> task = LikeliestEnding(rows, word_tokenizer("a dog ran sang loud", "gpt"))
     >>> task.options[0][1]["ending"]  # tokens of the second ending

@@ -13,17 +13,38 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headcount.errors import BadData
-from headcount.tasks.columns import Column, find_label, find_text
+from headcount.tasks.columns import Column, find_label
 from headcount.tasks.metrics import CLASSIFICATION, pick
 from headcount.tasks.rows import Rows
 from headcount.tasks.task import BaseTask, Batch
-from headcount.tasks.text import pad_token, texts_of, tokenized
+from headcount.tasks.text import read_texts, word_tokenizer
 
 
-class Classification(BaseTask):
+class SingleLabel(BaseTask):
+    """What tasks share whose model scores several classes, (B, C), of which one is right."""
+
+    def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """(B,) cross-entropy of the right class."""
+        return F.cross_entropy(outputs.float(), class_labels(batch).to(outputs.device), reduction="none")
+
+    def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """[1, right, loss], and what else the metric needs."""
+        labels = class_labels(batch).to(outputs.device)
+        predicted = outputs.argmax(-1)  # (B,)
+        right = predicted == labels
+        columns = [torch.ones_like(labels), right, self.losses(outputs, batch)]
+        if self.metric.name == "top5":
+            columns.append((outputs.topk(min(5, outputs.shape[-1])).indices == labels[:, None]).any(-1))
+        elif self.metric.name in ("f1", "f1_macro", "matthews"):
+            true_class = F.one_hot(labels, outputs.shape[-1])  # (B, C)
+            columns += [true_class, F.one_hot(predicted, outputs.shape[-1]), true_class * right[:, None]]
+        return self.columns(batch, *columns)
+
+
+class Classification(SingleLabel):
     """One or two columns of texts, and one of labels.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"text": "a fine film", "label": "good"}, {"text": "a dull film", "label": "bad"}]
     >>> task = Classification(rows, word_tokenizer("a fine dull film"), label2id={"bad": 0, "good": 1})
     >>> len(task), task.labels, task.batch([0]).inputs["input_ids"].shape
@@ -41,65 +62,23 @@ class Classification(BaseTask):
     kind = "classification"
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        text: Column = None,
-        pair: Column = None,
-        label: Column = None,
-        label2id: Mapping[str, int] | None = None,
-        num_labels: int | None = None,
-        metric: str = "accuracy",
-        max_length: int | None = None,
-        split: str | None = None,
-        labels: bool = True,
-    ) -> None:
+        self, data: Any, tokenizer: Any, *, text: Column = None, pair: Column = None, label: Column = None,
+        label2id: Mapping[str, int] | None = None, num_labels: int | None = None, metric: str = "accuracy",
+        max_length: int | None = None, split: str | None = None, labels: bool = True,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         classes, self.guessed, on_classes = [0] * len(rows), dict[str, int](), list[str]()
         if labels:
             label, on_classes = find_label(rows, label)
             classes, self.guessed, remarks = class_ids(rows, label, label2id, num_labels)
             on_classes += remarks
-        text, pair, on_text = find_text(rows, text, pair, None if label is None else str(label))
-        texts = [texts_of(rows, column) for column in (text, pair) if column is not None]
-        features, on_length = tokenized(rows, tokenizer, texts, max_length)
-        pad, on_padding = pad_token(tokenizer)
-        super().__init__(
-            features,
-            classes,
-            metric=pick(CLASSIFICATION, metric),
-            pad=pad,
-            content=list(zip(*texts, strict=True)),
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *on_text, *on_classes, *on_length, *on_padding],
-            settings={
-                "data": rows.source,
-                "split": rows.split,
-                "text": text,
-                "pair": pair,
-                "label": label,
-                "tokenizer": type(tokenizer).__name__,
-            },
-        )
-        self.tokenizer, self.tokenizer_pad = tokenizer, tokenizer.pad_token_id
+        texts = read_texts(rows, tokenizer, text, pair, label, max_length, on_classes)
+        super().__init__(labels=classes, metric=pick(CLASSIFICATION, metric), **texts)
+        self.tokenizer_pad = tokenizer.pad_token_id
 
     def outputs(self, model: Any, batch: Batch) -> Tensor:
         with padding_known(model, self.pad):
             return model(**batch.inputs).logits  # (B, C)
-
-    def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return F.cross_entropy(outputs.float(), class_labels(batch).to(outputs.device), reduction="none")
-
-    def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
-        labels = class_labels(batch).to(outputs.device)
-        predicted = outputs.argmax(-1)  # (B,)
-        right = predicted == labels
-        columns = [torch.ones_like(labels), right, self.losses(outputs, batch)]
-        if self.metric.name in ("f1", "f1_macro", "matthews"):
-            true_class = F.one_hot(labels, outputs.shape[-1])  # (B, C)
-            columns += [true_class, F.one_hot(predicted, outputs.shape[-1]), true_class * right[:, None]]
-        return self.columns(batch, *columns)
 
     def check(self, model: Any) -> list[str]:
         remarks = super().check(model)
@@ -257,3 +236,17 @@ def _list(label2id: Mapping[str, int] | None, num_labels: int | None = None) -> 
     if label2id and not are_placeholders(label2id):
         return ", ".join(f"{name} = {number}" for name, number in label2id.items())
     return f"0 to {num_labels - 1}" if num_labels else "whole numbers from 0"
+
+
+def toy_classifier() -> tuple[Any, Classification]:
+    """A random BERT of two layers of four heads, and a classification of two texts.
+
+    >>> model, task = toy_classifier()
+    >>> type(model).__name__, len(task)
+    ('BertForSequenceClassification', 2)
+    """
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=20, pad_token_id=0)
+    rows = [{"text": "a fine film", "label": 1}, {"text": "dull", "label": 0}]
+    return BertForSequenceClassification(config).eval(), Classification(rows, word_tokenizer("a fine dull film"))

@@ -16,7 +16,7 @@ from headcount.tasks.metrics import LANGUAGE, pick
 from headcount.tasks.rows import Rows
 from headcount.tasks.statistics import token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch
-from headcount.tasks.text import length_limit, pad_token, texts_of
+from headcount.tasks.text import length_limit, texts_of
 
 LANGUAGE_MODELS = {  # names of model classes in transformers
     "masked": frozenset(modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()),
@@ -27,7 +27,7 @@ LANGUAGE_MODELS = {  # names of model classes in transformers
 class LanguageModeling(BaseTask):
     """Plain texts, predicted token by token.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"text": "a fine film"}, {"text": "a dull film"}]
     >>> task = LanguageModeling(rows, word_tokenizer("a fine dull film", "gpt"), masked=False)
     >>> batch = task.batch([0])
@@ -45,21 +45,11 @@ class LanguageModeling(BaseTask):
     kind = "language"
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        masked: bool | None = None,
-        text: Column = None,
-        block: int | None = None,
-        metric: str = "perplexity",
-        seed: int = 0,
-        share: float = 0.15,
-        split: str | None = None,
-    ) -> None:
+        self, data: Any, tokenizer: Any, *, masked: bool | None = None, text: Column = None, block: int | None = None,
+        metric: str = "perplexity", seed: int = 0, share: float = 0.15, split: str | None = None,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         text, _, on_columns = find_text(rows, text, None)
-        self.tokenizer = tokenizer
         self.masked = tokenizer.mask_token_id is not None if masked is None else masked
         if self.masked and tokenizer.mask_token_id is None:
             raise BadData("the tokenizer has no mask token: it belongs to a causal model", advice="leave out {masked}")
@@ -70,20 +60,17 @@ class LanguageModeling(BaseTask):
             _hidden(ids, special, tokenizer, seed, share) if self.masked else (ids, [*ids[1:], -100]) for ids in pieces
         ]
         kept = [i for i, (_, labels) in enumerate(examples) if any(label != -100 for label in labels)]
-        pad, on_padding = pad_token(tokenizer)
         super().__init__(
             {"input_ids": [examples[i][0] for i in kept]},
             [examples[i][1] for i in kept],
             metric=pick(LANGUAGE, metric),
-            pad=pad,
+            rows=rows,
+            columns={"text": text},
+            tokenizer=tokenizer,
             content=[pieces[i] for i in kept],
             places=[rows.place(origins[i]) for i in kept],
-            remarks=[*rows.remarks, *on_columns, *_remarks(origins, kept, len(rows), block), *on_padding],
+            remarks=[*on_columns, *_remarks(origins, kept, len(rows), block)],
             settings={
-                "data": rows.source,
-                "split": rows.split,
-                "text": text,
-                "tokenizer": type(tokenizer).__name__,
                 "block": block,
                 "masked": self.masked,
                 **({"seed": seed, "share": share} if self.masked else {}),

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from headcount.errors import BadData, HeadcountError, first_line
 from headcount.structure import output_rows, without_cache
-from headcount.tasks.classification import class_ids, class_labels
+from headcount.tasks.classification import SingleLabel, class_ids
 from headcount.tasks.columns import IMAGES as IMAGE_COLUMNS
 from headcount.tasks.columns import SOUNDS, TRANSCRIPTS, Column, find_column, find_label, is_text
 from headcount.tasks.metrics import IMAGES, SPEECH, pick
 from headcount.tasks.rows import Rows, StoredFile
 from headcount.tasks.statistics import TASKS_EXTRA
-from headcount.tasks.task import BaseTask, Batch, digest, padded
+from headcount.tasks.task import Batch, digest, padded
 from headcount.tasks.text import texts_of
 from headcount.tasks.translation import EndAtLimit, Generation, generator
 
@@ -63,7 +62,7 @@ class PerceivedInputs:
             raise BadData(f"{self.places[index]}: cannot read {file}: {error.strerror}") from error
 
 
-class ImageClassification(BaseTask):
+class ImageClassification(SingleLabel):
     """A class for each image.
 
     data: a folder with a subfolder of images for each class, a folder with a metadata.csv, a file with a column of
@@ -78,18 +77,10 @@ class ImageClassification(BaseTask):
     per_example = ("numbers",)
 
     def __init__(
-        self,
-        data: Any,
-        processor: Any,
-        *,
-        source: Column = None,
-        label: Column = None,
-        label2id: Mapping[str, int] | None = None,
-        num_labels: int | None = None,
-        metric: str = "accuracy",
-        split: str | None = None,
-        labels: bool = True,
-    ) -> None:
+        self, data: Any, processor: Any, *, source: Column = None, label: Column = None,
+        label2id: Mapping[str, int] | None = None, num_labels: int | None = None, metric: str = "accuracy",
+        split: str | None = None, labels: bool = True,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split, layout="images")
         source, remarks = find_column(rows, source, "source", IMAGE_COLUMNS, _is_file)
         classes = [0] * len(rows)
@@ -110,10 +101,10 @@ class ImageClassification(BaseTask):
             {},
             classes,
             metric=pick(IMAGES, metric),
+            rows=rows,
             content=self.inputs.hashes,
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *remarks],
-            settings={"data": rows.source, "split": rows.split, "processor": digest(processor.to_dict())},
+            remarks=remarks,
+            settings={"processor": digest(processor.to_dict())},
             lengths=[_tokens(self.inputs[0])] * len(rows),
         )
 
@@ -121,21 +112,6 @@ class ImageClassification(BaseTask):
         assert self.labels is not None
         pixels = torch.stack([self.inputs[self.numbers[i]] for i in indices])  # (B, 3, height, width)
         return Batch({"pixel_values": pixels}, torch.tensor([self.labels[i] for i in indices]), tuple(indices))
-
-    def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return F.cross_entropy(outputs.float(), class_labels(batch).to(outputs.device), reduction="none")
-
-    def statistics(self, outputs: Tensor, batch: Batch) -> Tensor:
-        labels = class_labels(batch).to(outputs.device)
-        predicted = outputs.argmax(-1)  # (B,)
-        right = predicted == labels
-        columns = [torch.ones_like(labels), right, self.losses(outputs, batch)]
-        if self.metric.name == "top5":
-            columns.append((outputs.topk(min(5, outputs.shape[-1])).indices == labels[:, None]).any(-1))
-        elif self.metric.name not in ("accuracy", "loss"):
-            true_class = F.one_hot(labels, outputs.shape[-1])  # (B, C)
-            columns += [true_class, F.one_hot(predicted, outputs.shape[-1]), true_class * right[:, None]]
-        return self.columns(batch, *columns)
 
     def check(self, model: Any) -> list[str]:
         assert self.labels is not None
@@ -190,20 +166,10 @@ class SpeechRecognition(Generation):
     per_example = ("targets", "numbers")
 
     def __init__(
-        self,
-        data: Any,
-        processor: Any,
-        *,
-        source: Column = None,
-        target: Column = None,
-        metric: str = "wer",
-        normalize: bool = True,
-        beams: int = 1,
-        max_new_tokens: int = 128,
-        language: str | None = None,
-        split: str | None = None,
-        labels: bool = True,
-    ) -> None:
+        self, data: Any, processor: Any, *, source: Column = None, target: Column = None, metric: str = "wer",
+        normalize: bool = True, beams: int = 1, max_new_tokens: int = 128, language: str | None = None,
+        split: str | None = None, labels: bool = True,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split, layout="sounds")
         source, remarks = find_column(rows, source, "source", SOUNDS, _is_file)
         self.targets = [""] * len(rows)
@@ -227,12 +193,11 @@ class SpeechRecognition(Generation):
             [[*ids, end] for ids in spoken],
             metric=chosen,
             pad=end if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id,
+            rows=rows,
             content=self.inputs.hashes,
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *remarks],
+            remarks=remarks,
             settings={
-                "data": rows.source, "split": rows.split, "beams": beams, "max_new_tokens": max_new_tokens,
-                "normalize": normalize, "start": self.start,
+                "beams": beams, "max_new_tokens": max_new_tokens, "normalize": normalize, "start": self.start,
             },
             lengths=[self.inputs[0].shape[-1] // 2] * len(rows),
         )  # fmt: skip

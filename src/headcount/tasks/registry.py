@@ -48,7 +48,7 @@ def load_task(
 ) -> Task:
     """The task of that kind on this data, fitted to the model and checked against it if one is given.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"sentence": "fine", "label": 1}, {"sentence": "dull", "label": 0}]
     >>> load_task("classification", rows, word_tokenizer("fine dull"), metric="matthews").metric.name
     'matthews'
@@ -203,130 +203,77 @@ def _classes(names: Mapping[str, Any]) -> set[str]:
     return {name for found in names.values() for name in ([found] if isinstance(found, str) else found)}
 
 
-SEQ2SEQ = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()
+SEQUENCES = _classes(auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
+SEQ2SEQ = _classes(auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+ENCODERS = _classes(auto.MODEL_MAPPING_NAMES) | _classes(auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES)
 # In the order in which a model's class is looked up: BART's serves both translation and masked language modelling.
 KINDS = (
     TaskKind(
-        "regression",
-        _of(Regression, "max_length"),
-        columns=("text", "pair", "label"),
-        metrics=metrics.REGRESSION,
-        models=auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
-        suits=lambda config: config.num_labels == 1,
+        "regression", _of(Regression, "max_length"), columns=("text", "pair", "label"),
+        metrics=metrics.REGRESSION, models=SEQUENCES, suits=lambda config: config.num_labels == 1,
     ),
     TaskKind(
-        "classification",
-        _classification,
-        columns=("text", "pair", "label"),
-        metrics=metrics.CLASSIFICATION,
-        models=auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(),
+        "classification", _classification, columns=("text", "pair", "label"),
+        metrics=metrics.CLASSIFICATION, models=SEQUENCES,
         aliases=("text-classification", "sequence-classification"),
     ),
     TaskKind(
-        "tagging",
-        _named_classes(TokenClassification, "max_length"),
-        columns=("text", "label"),
-        metrics=metrics.TAGS,
-        models=auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values(),
-        aliases=("token-classification", "ner"),
-        layout="tags",
+        "tagging", _named_classes(TokenClassification, "max_length"), columns=("text", "label"),
+        metrics=metrics.TAGS, models=_classes(auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES),
+        aliases=("token-classification", "ner"), layout="tags",
     ),
     TaskKind(
-        "answering",
-        _answering,
-        columns=("text", "pair", "label"),
-        metrics=metrics.ANSWERS,
-        models=auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values(),
+        "answering", _answering, columns=("text", "pair", "label"),
+        metrics=metrics.ANSWERS, models=_classes(auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES),
         aliases=("question-answering", "qa", "squad"),
     ),
     TaskKind(
-        "choice",
-        _of(MultipleChoice, "max_length"),
-        columns=("text", "pair", "choices", "label"),
-        metrics=metrics.CHOICE,
-        models=auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES.values(),
+        "choice", _of(MultipleChoice, "max_length"), columns=("text", "pair", "choices", "label"),
+        metrics=metrics.CHOICE, models=_classes(auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES),
         aliases=("multiple-choice",),
     ),
     TaskKind(
-        "images",
-        _named_classes(ImageClassification),
-        columns=("source", "label"),
-        metrics=metrics.IMAGES,
-        models=_classes(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
-        aliases=("image-classification",),
-        layout="images",
+        "images", _named_classes(ImageClassification), columns=("source", "label"),
+        metrics=metrics.IMAGES, models=_classes(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
+        aliases=("image-classification",), layout="images",
     ),
     TaskKind(
-        "speech",
-        _speech,
-        columns=("source", "target"),
-        metrics=metrics.SPEECH,
-        models=auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values(),
-        aliases=("speech-recognition", "automatic-speech-recognition", "asr"),
-        layout="sounds",
+        "speech", _speech, columns=("source", "target"),
+        metrics=metrics.SPEECH, models=_classes(auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES),
+        aliases=("speech-recognition", "automatic-speech-recognition", "asr"), layout="sounds",
     ),
     TaskKind(
-        "translation",
-        _of(Translation, "beams", "max_length"),
-        columns=("source", "target", "target_data"),
-        metrics=metrics.TRANSLATION,
-        models=SEQ2SEQ,
-        aliases=("seq2seq", "text2text"),
+        "translation", _of(Translation, "beams", "max_length"), columns=("source", "target", "target_data"),
+        metrics=metrics.TRANSLATION, models=SEQ2SEQ, aliases=("seq2seq", "text2text"),
     ),
     TaskKind(
-        "summarization",
-        _of(Summarization, "beams", "max_length"),
-        columns=("source", "target", "target_data"),
-        metrics=metrics.TRANSLATION,
-        models=SEQ2SEQ,
-        aliases=("summaries",),
-        told_by=_is_summary,
+        "summarization", _of(Summarization, "beams", "max_length"), columns=("source", "target", "target_data"),
+        metrics=metrics.TRANSLATION, models=SEQ2SEQ, aliases=("summaries",), told_by=_is_summary,
     ),
     TaskKind(
-        "masked",
-        lambda asked: _language(asked, masked=True),
-        columns=("text",),
-        metrics=metrics.LANGUAGE,
-        models=LANGUAGE_MODELS["masked"],
-        aliases=("masked-lm", "fill-mask"),
+        "masked", partial(_language, masked=True), columns=("text",),
+        metrics=metrics.LANGUAGE, models=LANGUAGE_MODELS["masked"], aliases=("masked-lm", "fill-mask"), labelled=False,
+    ),
+    TaskKind(
+        "causal", partial(_language, masked=False), columns=("text",),
+        metrics=metrics.LANGUAGE, models=LANGUAGE_MODELS["causal"], aliases=("causal-lm", "text-generation"),
         labelled=False,
     ),
     TaskKind(
-        "causal",
-        lambda asked: _language(asked, masked=False),
-        columns=("text",),
-        metrics=metrics.LANGUAGE,
-        models=LANGUAGE_MODELS["causal"],
-        aliases=("causal-lm", "text-generation"),
-        labelled=False,
+        "language", _language, columns=("text",),
+        metrics=metrics.LANGUAGE, models=LANGUAGE_MODELS["masked"] | LANGUAGE_MODELS["causal"],
+        aliases=("language-modeling", "lm"), labelled=False,
     ),
     TaskKind(
-        "language",
-        _language,
-        columns=("text",),
-        metrics=metrics.LANGUAGE,
-        models=LANGUAGE_MODELS["masked"] | LANGUAGE_MODELS["causal"],
-        aliases=("language-modeling", "lm"),
-        labelled=False,
-    ),
-    TaskKind(
-        "endings",
-        _of(LikeliestEnding, "max_length"),
-        columns=("text", "pair", "choices", "label"),
-        metrics=metrics.CHOICE,
-        models=LANGUAGE_MODELS["causal"],
-        aliases=("likeliest-ending", "zero-shot"),
+        "endings", _of(LikeliestEnding, "max_length"), columns=("text", "pair", "choices", "label"),
+        metrics=metrics.CHOICE, models=LANGUAGE_MODELS["causal"], aliases=("likeliest-ending", "zero-shot"),
         told_by=has_choices,
     ),
     TaskKind(
-        "embedding",
-        _embedding,
-        columns=("text", "pair", "label"),
-        metrics=metrics.EMBEDDING,
-        models=_classes(auto.MODEL_MAPPING_NAMES) | _classes(auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES),
-        aliases=("embeddings", "feature-extraction"),
+        "embedding", _embedding, columns=("text", "pair", "label"),
+        metrics=metrics.EMBEDDING, models=ENCODERS, aliases=("embeddings", "feature-extraction"),
     ),
-)
+)  # fmt: skip
 COLUMNS = {column for kind in KINDS for column in kind.columns}
 
 

@@ -19,13 +19,13 @@ from headcount.tasks.columns import SCORES, Column, find_column, find_text, is_n
 from headcount.tasks.metrics import EMBEDDING, REGRESSION, pick
 from headcount.tasks.rows import Rows
 from headcount.tasks.task import BaseTask, Batch, digest, padded
-from headcount.tasks.text import pad_token, texts_of, tokenized
+from headcount.tasks.text import read_texts, texts_of, tokenized
 
 
 class Regression(BaseTask):
     """A number for each text or pair of texts, by a classifier with a single output.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"sentence1": "a dog", "sentence2": "a cat", "score": "2.5"}]
     >>> Regression(rows, word_tokenizer("a dog cat")).labels
     [2.5]
@@ -39,35 +39,13 @@ class Regression(BaseTask):
     compares = "numbers"
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        text: Column = None,
-        pair: Column = None,
-        label: Column = None,
-        metric: str = "pearson",
-        max_length: int | None = None,
-        split: str | None = None,
-        labels: bool = True,
-    ) -> None:
+        self, data: Any, tokenizer: Any, *, text: Column = None, pair: Column = None, label: Column = None,
+        metric: str = "pearson", max_length: int | None = None, split: str | None = None, labels: bool = True,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         scores, label, on_label = _scores(rows, label) if labels else ([0.0] * len(rows), label, [])
-        text, pair, on_text = find_text(rows, text, pair, None if label is None else str(label))
-        texts = [texts_of(rows, column) for column in (text, pair) if column is not None]
-        features, on_length = tokenized(rows, tokenizer, texts, max_length)
-        pad, on_padding = pad_token(tokenizer)
-        super().__init__(
-            features,
-            scores,
-            metric=pick(REGRESSION, metric),
-            pad=pad,
-            content=list(zip(*texts, strict=True)),
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *on_text, *on_label, *on_length, *on_padding],
-            settings=_settings(rows, text, pair, label, tokenizer),
-        )
-        self.tokenizer = tokenizer
+        texts = read_texts(rows, tokenizer, text, pair, label, max_length, on_label)
+        super().__init__(labels=scores, metric=pick(REGRESSION, metric), **texts)
 
     def outputs(self, model: Any, batch: Batch) -> Tensor:
         with padding_known(model, self.pad):
@@ -114,15 +92,10 @@ def _scores(rows: Rows, label: Column) -> tuple[list[float], str, list[str]]:
     return [float(value) for value in rows.table[label]], label, remarks
 
 
-def _settings(rows: Rows, text: str, pair: str | None, label: Column, tokenizer: Any) -> dict[str, Any]:
-    columns = {"text": text, "pair": pair, "label": label}
-    return {"data": rows.source, "split": rows.split, **columns, "tokenizer": type(tokenizer).__name__}
-
-
 class Embedding(BaseTask):
     """Texts as vectors: pairs with a score, pairs of a query and its document, or single texts without labels.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"query": "dog", "document": "a dog ran"}, {"query": "cat", "document": "a cat"}]
     >>> task = Embedding(rows, word_tokenizer("a dog ran cat"))
     >>> task.metric.name, task.batch([0, 1]).inputs["input_ids"].shape  # both texts of an example lie together
@@ -141,19 +114,10 @@ class Embedding(BaseTask):
     per_example = ("texts",)
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        text: Column = None,
-        pair: Column = None,
-        label: Column = None,
-        metric: str | None = None,
-        how: Pooling | None = None,
-        max_length: int | None = None,
-        split: str | None = None,
+        self, data: Any, tokenizer: Any, *, text: Column = None, pair: Column = None, label: Column = None,
+        metric: str | None = None, how: Pooling | None = None, max_length: int | None = None, split: str | None = None,
         labels: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         self.how = how or Pooling()
         scores, on_label = None, list[str]()
@@ -175,7 +139,6 @@ class Embedding(BaseTask):
         encoded = [tokenized(rows, tokenizer, [texts], min(limits, default=None)) for texts in columns]
         self.texts = [[{name: values[i] for name, values in features.items()} for features, _ in encoded]
                       for i in range(len(rows))]  # fmt: skip
-        pad, on_padding = pad_token(tokenizer)
         chosen = metric or ("spearman" if scores is not None else "recall@1")
         if chosen in REGRESSION and scores is None and labels:
             raise BadData(f"{chosen} needs a score for each pair", advice="name its column as {label}")
@@ -183,15 +146,14 @@ class Embedding(BaseTask):
             {},
             scores,
             metric=pick(EMBEDDING, chosen),
-            pad=pad,
+            rows=rows,
+            columns={"text": text, "pair": pair, "label": label},
+            tokenizer=tokenizer,
             content=list(zip(*columns, strict=True)),
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *on_text, *on_label, *dict.fromkeys(r for _, part in encoded for r in part),
-                     *on_padding],
-            settings=_settings(rows, text, pair, label, tokenizer) | {"pooling": self.how.mode},
+            remarks=[*on_text, *on_label, *dict.fromkeys(r for _, part in encoded for r in part)],
+            settings={"pooling": self.how.mode},
             lengths=[len(one) * max(len(text["input_ids"]) for text in one) for one in self.texts],
-        )  # fmt: skip
-        self.tokenizer = tokenizer
+        )
         # The loss compares cosines with scores from 0 to 1, as sentence-transformers' CosineSimilarityLoss does.
         low, high = (0.0, 1.0) if not scores else (min(scores), max(scores))
         self.scale = (low, (high - low) or 1.0)

@@ -17,7 +17,7 @@ from headcount.tasks.metrics import TAGS, pick
 from headcount.tasks.rows import Rows
 from headcount.tasks.statistics import REMEMBERED, TASKS_EXTRA, token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch
-from headcount.tasks.text import length_limit, pad_token
+from headcount.tasks.text import length_limit
 
 OUTSIDE = "O"
 
@@ -25,7 +25,7 @@ OUTSIDE = "O"
 class TokenClassification(BaseTask):
     """Sentences of words, each with a tag; the model reads a word's tag at its first token.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"tokens": ["Ada", "met", "Bob"], "tags": ["B-person", "O", "B-person"]}]
     >>> task = TokenClassification(rows, word_tokenizer("Ada met Bob"))
     >>> task.batch([0]).labels.tolist(), task.tags  # <s> and </s> have no tag
@@ -43,19 +43,10 @@ class TokenClassification(BaseTask):
     per_example = ("gold", "starts")
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        text: Column = None,
-        label: Column = None,
-        label2id: Mapping[str, int] | None = None,
-        num_labels: int | None = None,
-        metric: str | None = None,
-        max_length: int | None = None,
-        split: str | None = None,
-        labels: bool = True,
-    ) -> None:
+        self, data: Any, tokenizer: Any, *, text: Column = None, label: Column = None,
+        label2id: Mapping[str, int] | None = None, num_labels: int | None = None, metric: str | None = None,
+        max_length: int | None = None, split: str | None = None, labels: bool = True,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split, layout="tags")
         text, remarks = find_column(rows, text, "text", (*WORDS, "text", "sentence"), _is_words)
         words = [_words(rows, i, text) for i in range(len(rows))]
@@ -69,25 +60,17 @@ class TokenClassification(BaseTask):
         if long:
             remarks.append(f"{long} of {len(rows)} sentences truncated: the words beyond count as not found")
         self.gold = ids  # a tag per word; `labels` has one per token
-        pad, on_padding = pad_token(tokenizer)
         super().__init__(
             features,
             [_at(starts, tags, len(tokens)) for starts, tags, tokens in zip(
                 self.starts, ids, features["input_ids"], strict=True)],
             metric=pick(TAGS, metric or ("f1" if any(map(_marks_entity, self.tags)) else "accuracy")),
-            pad=pad,
+            rows=rows,
+            columns={"text": text, "label": label},
+            tokenizer=tokenizer,
             content=words,
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[*rows.remarks, *remarks, *on_padding],
-            settings={
-                "data": rows.source,
-                "split": rows.split,
-                "text": text,
-                "label": label,
-                "tokenizer": type(tokenizer).__name__,
-            },
+            remarks=remarks,
         )  # fmt: skip
-        self.tokenizer = tokenizer
         if self.metric.name == "f1":
             if labels and not any(map(_marks_entity, self.tags)):
                 tags = ", ".join(self.tags[:4])

@@ -21,6 +21,8 @@ from torch import Tensor
 from headcount.errors import BadData, HeadcountError, counted
 from headcount.structure import embedding_rows, position_limit
 from headcount.tasks.metrics import Metric
+from headcount.tasks.rows import Rows
+from headcount.tasks.text import pad_token
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,9 @@ class BaseTask:
     features: what a tokenizer returns: for each keyword argument of the model, a list per example. A task whose inputs
         are not tokens leaves it empty, gives `lengths` and `content`, and defines `batch`.
     labels: per example a number, or a list of numbers (padded with -100).
+    rows: the table that the examples were read from: their places, its remarks and, in the signature, its source.
+    columns: what was read from which of its columns, for the signature.
+    tokenizer: the one that was used, for the signature; it decides `pad`, with a remark if it has no pad token.
     pad: the token id that pads `input_ids`; padding is on the right, so positions never depend on the batch.
     content: per example what it was made from, for `keys` and the fingerprint; by default its token ids.
     places: how messages name an example ("dev.tsv, line 17").
@@ -159,6 +164,9 @@ class BaseTask:
         labels: Sequence[Any] | None = None,
         *,
         metric: Metric,
+        rows: Rows | None = None,
+        columns: Mapping[str, Any] | None = None,
+        tokenizer: Any = None,
         pad: int = 0,
         content: Sequence[Any] | None = None,
         places: Sequence[str] | None = None,
@@ -177,9 +185,19 @@ class BaseTask:
         self.metric = metric
         self.pad = pad
         self.content = list(content) if content is not None else self.features["input_ids"]
-        self.places = list(places) if places is not None else [f"example {i}" for i in range(len(self))]
-        self.remarks = list(remarks)
-        self.settings = dict(settings or {})
+        if places is None:
+            places = [f"example {i}" if rows is None else rows.place(i) for i in range(len(self))]
+        self.places = list(places)
+        self.remarks = [*(() if rows is None else rows.remarks), *remarks]
+        # In this order: a sweep hashes the signature as it stands, to find what it has kept.
+        self.settings: dict[str, Any] = {} if rows is None else {"data": rows.source, "split": rows.split}
+        self.settings |= columns or {}
+        if tokenizer is not None:
+            self.tokenizer = tokenizer
+            self.pad, on_padding = pad_token(tokenizer)
+            self.remarks += on_padding
+            self.settings["tokenizer"] = type(tokenizer).__name__
+        self.settings |= settings or {}
 
     def __len__(self) -> int:
         return len(self.lengths)

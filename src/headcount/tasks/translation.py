@@ -20,7 +20,7 @@ from headcount.tasks.metrics import TRANSLATION, Metric, pick
 from headcount.tasks.rows import Rows, aligned
 from headcount.tasks.statistics import TextScorer, token_counts, token_losses
 from headcount.tasks.task import BaseTask, Batch, digest
-from headcount.tasks.text import pad_token, texts_of, tokenized
+from headcount.tasks.text import texts_of, tokenized
 
 
 class Generation(BaseTask):
@@ -121,7 +121,7 @@ class Generation(BaseTask):
 class Translation(Generation):
     """Generate a translation and compare it with the reference; for loss and perplexity, predict the reference.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"en": "a dog", "fr": "un chien"}, {"en": "dog", "fr": "chien"}]
     >>> task = Translation(rows, word_tokenizer("a dog un chien", "marian"), source="en", target="fr")
     >>> task.batch([0, 1]).labels.tolist()
@@ -147,25 +147,11 @@ class Translation(Generation):
     kind = "translation"
 
     def __init__(
-        self,
-        data: Any,
-        tokenizer: Any,
-        *,
-        source: Column = None,
-        target: Column = None,
-        target_data: Any = None,
-        metric: str = "bleu",
-        beams: int = 1,
-        max_new_tokens: int | None = None,
-        max_length: int | None = None,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        forced_bos_token_id: int | None = None,
-        tokenize: str = "13a",
-        prefix: str = "",
-        split: str | None = None,
-        labels: bool = True,
-    ) -> None:
+        self, data: Any, tokenizer: Any, *, source: Column = None, target: Column = None, target_data: Any = None,
+        metric: str = "bleu", beams: int = 1, max_new_tokens: int | None = None, max_length: int | None = None,
+        source_language: str | None = None, target_language: str | None = None, forced_bos_token_id: int | None = None,
+        tokenize: str = "13a", prefix: str = "", split: str | None = None, labels: bool = True,
+    ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         if target_data is not None:
             rows = aligned(rows, Rows.of(target_data, split), source, target)
@@ -179,8 +165,6 @@ class Translation(Generation):
             sources = [prefix + text for text in texts_of(rows, source)]
             features, on_sources = tokenized(rows, tokenizer, [sources], max_length)
             expected, on_targets = tokenized(rows, tokenizer, [self.targets], max_length, target=True)
-        pad, on_padding = pad_token(tokenizer)
-        self.tokenizer = tokenizer
         self.max_new_tokens = max_new_tokens
         self.first_token = forced_bos_token_id
         if target_language is not None and forced_bos_token_id is None:
@@ -190,31 +174,25 @@ class Translation(Generation):
             features,
             expected["input_ids"],
             metric=chosen,
-            pad=pad,
+            rows=rows,
+            columns={"source": source, "target": target},
+            tokenizer=tokenizer,
             content=rows.table[source],
-            places=[rows.place(i) for i in range(len(rows))],
-            remarks=[
-                *(*rows.remarks, *on_columns, *on_sources, *on_padding),
-                *(f"targets: {remark}" for remark in on_targets),
-            ],
+            remarks=[*on_columns, *on_sources],
             settings={
-                "data": rows.source,
-                "split": rows.split,
-                "source": source,
-                "target": target,
-                "tokenizer": type(tokenizer).__name__,
                 "beams": beams,
                 "max_new_tokens": max_new_tokens or "1.5 x source + 20",
                 "forced_bos_token_id": self.first_token,
                 **({"prefix": prefix} if prefix else {}),
             },
         )
+        self.remarks += [f"targets: {remark}" for remark in on_targets]
 
 
 class Summarization(Translation):
     """Summaries, and any other text made of a text: a `Translation` that is scored by ROUGE unless told otherwise.
 
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> rows = [{"document": "a dog ran", "summary": "dog"}]
     >>> Summarization(rows, word_tokenizer("a dog ran", "marian"), metric="exact_match").targets
     ['dog']

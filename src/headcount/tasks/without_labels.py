@@ -34,7 +34,7 @@ TOKENS = 2048  # per batch, padding included
 def unlabeled(task: Any, model: Any, metric: str | None = None) -> Unlabeled:
     """The same examples without their labels: how close does a model stay to this one?
 
-    >>> from headcount.tasks.toy import toy_classifier
+    >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
     >>> alone = unlabeled(task, model)
     >>> batch = alone.batch([0, 1])

@@ -41,7 +41,7 @@ def fit(
     """Train a model in place on a task's own loss; parameters that require no gradient stay as they are.
 
     >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> from transformers import BertConfig, BertForSequenceClassification
     >>> tokenizer = word_tokenizer("good bad film")
     >>> size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}

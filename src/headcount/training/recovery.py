@@ -247,7 +247,7 @@ def varied(task: Task, share: float, seed: Sequence[int]) -> Any:
     """The task with other texts of the same lengths; its labels stay, and no longer hold.
 
     >>> from headcount.tasks import Classification
-    >>> from headcount.tasks.toy import word_tokenizer
+    >>> from headcount.tasks.text import word_tokenizer
     >>> tokenizer = word_tokenizer("a fine dull film dog runs sleeps")
     >>> rows = [{"text": "a fine film runs", "label": 1}, {"text": "a dull dog sleeps", "label": 0}]
     >>> task = Classification(rows, tokenizer)
