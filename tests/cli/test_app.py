@@ -38,7 +38,7 @@ def test_help_lists_the_commands_in_order_with_a_line_each(headcount):
     answer = headcount("--help")
     assert answer.code == 0
     listed = re.findall(r"^│ (\w+) {2,}(\S.*?) *│$", answer.out.split("Commands")[1], flags=re.MULTILINE)
-    assert tuple(name for name, _ in listed) == COMMANDS
+    assert [name for name, _ in listed] == list(COMMANDS)
     assert all(about[0].isupper() for _, about in listed)
 
 

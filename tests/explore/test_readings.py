@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from headcount.explore.language_readings import NEW_TOKENS
 
 import zoo
 from explored_models import TEXT, build
 from headcount import Classification, HeadcountError, UnsupportedModel, anatomy, evaluate, masked
 from headcount.cli.model_loading import load_model
 from headcount.explore import Inspector, read_examples
+from headcount.explore.readings import NEW_TOKENS
 from headcount.tasks.text import word_tokenizer
 
 OFF = {"encoder": ["encoder.0.1", "encoder.1"], "decoder": ["decoder.0.1", "decoder.1"]}

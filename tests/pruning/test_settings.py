@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import tiny_models
 from headcount import prune, save
 from headcount.cli import prune as command
+from headcount.cli.options import add_command
 from headcount.errors import HeadcountError
 from headcount.pruning import COMPENSATIONS, OVERLAPS, SEARCHES, Pruning
 from headcount.tasks.text import word_tokenizer
@@ -124,7 +125,7 @@ def test_and_an_option(monkeypatch, tmp_path):
     monkeypatch.setattr("headcount.pruning.Pruning", WithPatience)
     monkeypatch.setattr("headcount.pruning.forecast", lambda *given: seen.append(given[-1]) or {"text": "planned"})
     app = typer.Typer()
-    edited.register(app)
+    add_command(app, edited.prune)
     save(tiny_models.bert(pad_token_id=0), tmp_path / "model", tokenizer=word_tokenizer(WORDS))
     for name, start in (("train", 0), ("dev", 1)):
         rows = [f"{text}\t{i % 2}\n" for i, text in enumerate(sentences(start, 12))]

@@ -3,16 +3,16 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headcount.export.onnx_model import OnnxModel, part_path, refuse_name, refuse_target, require_onnx
+from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_name, refuse_target, require_onnx
 
 if TYPE_CHECKING:
     from headcount.export.hub import push_to_hub
     from headcount.export.llama_cpp import export_gguf, refuse_gguf, require_gguf
     from headcount.export.onnx import export_onnx
-    from headcount.export.onnx_model import open_onnx
+    from headcount.export.onnx_as_model import open_onnx
 
 # What needs torch is imported when it is asked for: a wrong target is refused without.
-HEAVY = {"export_onnx": "onnx", "open_onnx": "onnx_model", "push_to_hub": "hub"}
+HEAVY = {"export_onnx": "onnx", "open_onnx": "onnx_as_model", "push_to_hub": "hub"}
 HEAVY |= dict.fromkeys(("export_gguf", "refuse_gguf", "require_gguf"), "llama_cpp")
 
 __all__ = [

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
-from headcount.export.onnx_model import FACTS, OnnxModel, part_path, refuse_target, require_onnx
+from headcount.export.onnx_runtime import FACTS, OnnxModel, part_path, refuse_target, require_onnx
 from headcount.files import path_of
 from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
