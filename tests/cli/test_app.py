@@ -14,7 +14,7 @@ from headcount.cli.app import COMMANDS, call, run
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.model_loading import DTYPES
-from headcount.cli.options import UNITS, FillName, Precision, command
+from headcount.cli.options import UNITS, FillName, Precision, add_command, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
@@ -243,7 +243,7 @@ def test_a_closed_set_that_may_be_left_out_suggests_too():
 
     chosen: list[str | None] = []
     app = typer.Typer()
-    command(app, "choose")(choose)
+    add_command(app, command()(choose))
     for words in ([], ["--weights", "none"]):
         app(words, standalone_mode=False)
     with pytest.raises(typer.BadParameter, match="did you mean 'all'"):
