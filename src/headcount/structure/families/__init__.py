@@ -1,6 +1,6 @@
 """Families: what each declares of its classes, projections, heads and neurons, and all that headcount knows by name.
 
-Each file in this folder declares one family or a few relatives, and is found by itself; `vit.py` is a short example.
+Each file in this folder declares one family or a few relatives, and is found by itself; `bart.py` is a short example.
 """
 
 from __future__ import annotations

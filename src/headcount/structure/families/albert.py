@@ -24,7 +24,7 @@ def _layers(modules: Mapping[str, Any], path: str) -> list[int]:
     return [layer * config.inner_group_num + inner for layer in outer]
 
 
-FAMILY = Family(
+ALBERT = Family(
     name="ALBERT",
     classes=("AlbertAttention",),
     inputs=separate("query", "key", "value"),

@@ -2,7 +2,7 @@
 
 from headcount.structure.families import Family, neurons, separate
 
-FAMILY = Family(
+BART = Family(
     name="BART",
     classes=tuple(f"{name}Attention" for name in ("Bart", "MBart", "Marian", "M2M100", "Pegasus", "Whisper", "OPT")),
     inputs=separate("q_proj", "k_proj", "v_proj"),

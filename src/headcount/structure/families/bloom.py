@@ -30,7 +30,7 @@ def _bypasses_projection(module: Any) -> str | None:
     return None
 
 
-FAMILY = Family(
+BLOOM = Family(
     name="BLOOM",
     classes=("BloomAttention",),
     inputs=(Part("query_key_value", ("qkv",)),),

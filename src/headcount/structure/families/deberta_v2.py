@@ -3,7 +3,7 @@
 from headcount.structure.families import Family, Part, neurons, separate
 from headcount.structure.transformers_internals import EmptiedContext
 
-FAMILY = Family(
+DEBERTA_V2 = Family(
     name="DeBERTa-v2",
     classes=("DisentangledSelfAttention",),
     inputs=(

@@ -27,7 +27,7 @@ class EmptiedMPNet(Emptied):
         return (projected,)
 
 
-FAMILY = Family(
+MPNET = Family(
     name="MPNet",
     classes=("MPNetSelfAttention",),
     inputs=separate("q", "k", "v"),

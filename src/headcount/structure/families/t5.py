@@ -52,7 +52,7 @@ def _kind(module: Any) -> str:
 
 DENSE = "layer.-1.DenseReluDense"
 
-FAMILY = Family(
+T5 = Family(
     name="T5",
     classes=("T5Attention", "MT5Attention"),
     inputs=separate("q", "k", "v"),

@@ -1,4 +1,4 @@
-"""CLIP: two encoders, named by what they read."""
+"""Families that see: ViT with DeiT, and CLIP, whose two encoders are named by what they read."""
 
 from typing import Any
 
@@ -9,7 +9,17 @@ def _kind(module: Any) -> str:
     return "text" if "Text" in type(module.config).__name__ else "vision"
 
 
-FAMILY = Family(
+VIT = Family(
+    name="ViT",
+    classes=("ViTAttention", "DeiTAttention"),
+    inputs=separate("q_proj", "k_proj", "v_proj"),
+    output="o_proj",
+    feed_forward=neurons("mlp.fc1", to="mlp.fc2"),
+    uniform={"heads": "num_attention_heads", "head_dim": "head_dim"},
+    plain=True,
+)
+
+CLIP = Family(
     name="CLIP",
     classes=("CLIPAttention",),
     inputs=separate("q_proj", "k_proj", "v_proj"),
