@@ -321,8 +321,8 @@ def test_the_lock_pins_everything_exactly(repository):
     [
         ("from headcount.intervene import masked", "headcount.surgery.removal", False),
         ("from headcount.surgery import carve", "headcount.surgery.removal", False),
-        ("from headcount.surgery import remove", "headcount.intervene.masking", True),
-        ("def later():\n    import headcount.cli", "headcount.intervene.masking", True),
+        ("from headcount.surgery import remove", "headcount.intervene.editing", True),
+        ("def later():\n    import headcount.cli", "headcount.intervene.editing", True),
         ("if TYPE_CHECKING:\n    from headcount.reporting import page", "headcount.stats", True),
         ("from ..reporting import page", "headcount.tasks.task", True),
         ("from . import data", "headcount.tasks.task", False),

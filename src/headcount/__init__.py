@@ -9,6 +9,9 @@ _WHERE = {
     "UnsupportedModel": "errors",
     "anatomy": "structure",
     "masked": "intervene",
+    "edited": "intervene",
+    "Replace": "intervene",
+    "Scale": "intervene",
     "capture": "intervene",
     "remove": "surgery",
     "save": "surgery",
@@ -74,7 +77,10 @@ if TYPE_CHECKING:
     from headcount.export import push_to_hub as push_to_hub
     from headcount.gates import train_gates as train_gates
     from headcount.heads import Head as Head
+    from headcount.intervene import Replace as Replace
+    from headcount.intervene import Scale as Scale
     from headcount.intervene import capture as capture
+    from headcount.intervene import edited as edited
     from headcount.intervene import masked as masked
     from headcount.pruning import Curve as Curve
     from headcount.pruning import Pruned as Pruned

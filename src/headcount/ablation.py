@@ -14,7 +14,7 @@ import numpy as np
 
 from headcount.engine import Progress
 from headcount.errors import HeadcountError, counted, unknown
-from headcount.evaluation import Mask, Outcomes, evaluate
+from headcount.evaluation import DRAWS, Mask, Outcomes, evaluate
 from headcount.heads import Head
 from headcount.runs import RunDirectory, model_signature, open_run
 from headcount.stats import MCNEMAR, SEED, Correlation, corrected, correlation, paired_t, paired_test
@@ -28,13 +28,17 @@ ALPHA = 0.05
 class AblationSettings:
     """What every ablation takes by keyword.
 
-    kinds, layers: only the heads of these. fill: "zero", or "mean" to put a head's mean output in its place.
+    kinds, layers: only the heads of these.
+    fill: what a head that is off puts out, as of `evaluate`: "zero", "mean", "resample" (its output on `draws` other
+        examples, drawn by the seed) or "counterfactual" (its output on the paired example of `against`).
     resamples: of the bootstrap; by default as many as a corrected p needs to be able to fall below `alpha`.
     """
 
     kinds: Sequence[str] | None = None
     layers: Sequence[int] | None = None
     fill: str = "zero"
+    against: Task | None = None
+    draws: int = DRAWS
     resamples: int | None = None
     alpha: float = ALPHA
     seed: int = SEED
@@ -42,6 +46,11 @@ class AblationSettings:
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
             raise HeadcountError(f"alpha is a probability above 0, not {self.alpha}", advice="change {alpha}")
+
+    @property
+    def filling(self) -> dict[str, Any]:
+        """What `evaluate` is told about the fill."""
+        return {"fill": self.fill, "against": self.against, "draws": self.draws, "seed": self.seed}
 
     def effects(self, outcomes: Outcomes, masks: Sequence[Mask]) -> Effects:
         return effects_of(outcomes, masks, self.resamples, self.alpha, self.seed)
@@ -70,7 +79,7 @@ def ablate_each(
     chosen = AblationSettings(**settings)
     heads = tuple(head for site in chosen_sites(anatomy(model), chosen.kinds, chosen.layers) for head in site.heads)
     masks = [(), *([head] for head in heads)]
-    outcomes = evaluate(model, task, masks, fill=chosen.fill, run=run, name=name, progress=progress)
+    outcomes = evaluate(model, task, masks, **chosen.filling, run=run, name=name, progress=progress)
     effects = chosen.effects(outcomes, [frozenset({head}) for head in heads])
     return Ablation(heads, outcomes.score(), effects, outcomes, chosen.fill)
 
@@ -144,13 +153,18 @@ def ablate_all_but_one(
     refuse_non_tasks(task=task, select_task=select_task or task)
     first, second = halves(progress)
     tasks = [task.signature(), None if select_task is None else select_task.signature()]
-    signature = {"model": model_signature(model), "tasks": tasks, "fill": chosen.fill, "masks": len(masks)}
+    if chosen.against is not None:
+        if select_task is not None:
+            raise HeadcountError("pairs belong to one data set", advice="leave out {select_task}, or change {fill}")
+        tasks.append(chosen.against.signature())
+    filling = [chosen.fill, chosen.draws, chosen.seed] if chosen.fill == "resample" else chosen.fill
+    signature = {"model": model_signature(model), "tasks": tasks, "fill": filling, "masks": len(masks)}
     with open_run(run, signature) as run:
         if select_task is None:
-            selecting = outcomes = evaluate(model, task, masks, fill=chosen.fill, run=run, progress=progress)
+            selecting = outcomes = evaluate(model, task, masks, **chosen.filling, run=run, progress=progress)
         else:
-            selecting = evaluate(model, select_task, masks, fill=chosen.fill, run=run, name="select", progress=first)
-            outcomes = evaluate(model, task, masks, fill=chosen.fill, run=run, progress=second)
+            selecting = evaluate(model, select_task, masks, **chosen.filling, run=run, name="select", progress=first)
+            outcomes = evaluate(model, task, masks, **chosen.filling, run=run, progress=second)
     sign = 1 if selecting.metric.higher_is_better else -1
     best = {site.name: max(site.heads, key=lambda head: sign * selecting.score(keeping[head])) for site in sites}
     effects = chosen.effects(outcomes, [keeping[best[site.name]] for site in sites])

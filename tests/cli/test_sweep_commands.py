@@ -270,3 +270,56 @@ def test_evaluate_gives_the_score_first(headcount, classifier):
     answer = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--json", "-q")
     keys = list(json.loads(answer.out))
     assert (keys[0], keys[-1]) == ("score", "signature")
+
+
+def test_ablate_with_outputs_of_other_examples(headcount, classifier, tmp_path):
+    common = ("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--resamples", 200)
+    answer = headcount(*common, "--fill", "resample", "--draws", 2, "--json", "--out", tmp_path / "run")
+    result = json.loads(answer.out)
+    assert (result["fill"], result["draws"], result["test"]) == ("resample", 2, "paired bootstrap")
+    assert len(result["heads"]) == 8
+    assert read_run(tmp_path / "run")["draws"] == 2
+    other = json.loads(headcount(*common, "--fill", "resample", "--draws", 2, "--seed", 5, "--json").out)
+    assert [row["change"] for row in other["heads"]] != [row["change"] for row in result["heads"]]
+
+
+def test_ablate_with_outputs_of_corrupted_texts(headcount, classifier, tmp_path):
+    rows = [text.split() for text in sentences(0)]
+    clean, swapped = ([" ".join(words[:: 1 if turn else -1]) for words in rows] for turn in (1, 0))
+    for name, texts in (("clean.tsv", clean), ("corrupted.tsv", swapped)):
+        lines = [f"{text}\t{place % 2}" for place, text in enumerate(texts)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    common = ("ablate", classifier / "model", "--data", tmp_path / "clean.tsv", "--fill", "counterfactual")
+    common = (*common, "--metric", "logit_difference", "--limit", 20, "--json")
+    patched = json.loads(headcount(*common, "--against", tmp_path / "corrupted.tsv").out)
+    assert patched["n"] == 20
+    assert patched["against"] == str(tmp_path / "corrupted.tsv")
+    assert any(abs(row["change"]) > 1e-3 for row in patched["heads"])
+    same = json.loads(headcount(*common, "--against", tmp_path / "clean.tsv").out)
+    assert all(abs(row["change"]) < 1e-5 for row in same["heads"])
+    longer = (tmp_path / "corrupted.tsv").read_text().replace(f"{swapped[3]}\t", f"{swapped[3]} film\t")
+    (tmp_path / "longer.tsv").write_text(longer)
+    answer = headcount(*common[:-3], "--against", tmp_path / "longer.tsv")
+    assert answer.code == 1
+    assert "longer.tsv, line 4: " in answer.err
+    assert "--against" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        (("--fill", "counterfactual"), ("--against",)),
+        (("--against", "dev.tsv"), ("--fill counterfactual", "--against")),
+        (("--draws", "3"), ("--draws", "--fill resample")),
+        (("--fill", "median"), ("median", "resample")),
+    ],
+)
+def test_fills_that_do_not_go_together(headcount, classifier, monkeypatch, options, facts):
+    monkeypatch.chdir(classifier)
+    answer = headcount("ablate", "model", "--data", "dev.tsv", *options)
+    assert answer.code == 2
+    assert all(fact in " ".join(answer.err.split()) for fact in facts)
+    assert (
+        headcount("compare", "model", "--data", "dev.tsv", "--against", "other.tsv", "--fill", "counterfactual").code
+        == 2
+    )

@@ -24,6 +24,13 @@ def ablate(
     kind: Annotated[str | None, option("--kinds", "--kind", help="Only these kinds: encoder,decoder,cross…")] = None,
     layers: Annotated[str | None, option("--layers", help="Only these layers: 0,3-5")] = None,
     fill: Fill = "zero",
+    against: Annotated[
+        str | None,
+        option("--against", help="counterfactual: the corrupted texts, row by row as long as those of --data."),
+    ] = None,
+    draws: Annotated[
+        int | None, option("--draws", min=1, help="resample: other examples whose outputs a head puts out; 4.")
+    ] = None,
     alpha: Annotated[float, option("--alpha", min=0.0, max=1.0, help="Significance level.")] = 0.05,
     resamples: Annotated[int | None, option("--resamples", min=1, help="Bootstrap resamples; M19: 1000.")] = None,
 ) -> None:
@@ -36,26 +43,39 @@ def ablate(
       headcount ablate ./translator --data val.en --target-data val.fr --kinds cross
 
       headcount ablate ./model --data dev.tsv --mode all-but-one --select-data train.tsv --limit 1000
+
+      headcount ablate ./gpt2 --data clean.tsv --fill counterfactual --against corrupted.tsv --metric logit_difference
     """
     if select_data is not None and mode == "each":
         raise typer.BadParameter("--select-data is for --mode all-but-one")
+    if (against is not None) != (fill == "counterfactual"):
+        raise typer.BadParameter("--fill counterfactual and --against go together: against holds the corrupted texts")
+    if against is not None and select_data is not None:
+        raise typer.BadParameter("--against has pairs for --data alone; leave out --select-data")
+    if draws is not None and fill != "resample":
+        raise typer.BadParameter("--draws is for --fill resample")
     chosen: Any = {"kinds": listed(kind), "layers": _layers(layers), "fill": fill}
     tested: Any = {"alpha": alpha, "resamples": resamples}
 
     from headcount.ablation import ablate_all_but_one, ablate_each
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
+    from headcount.evaluation import DRAWS
 
+    drawn: Any = {} if fill != "resample" else {"draws": draws or DRAWS, "seed": setup.seed}
     model, tokenizer = setup.load_model()
     tasks = [setup.load_task(data, tokenizer, model)]
     if select_data is not None:
         tasks.append(setup.load_other(select_data, tokenizer, model, select_target_data, "--select-target-data"))
-    with run_of(setup, "ablate", model, tasks, mode=mode, **chosen) as run:
+    pairs = None if against is None else setup.load_other(against, tokenizer, model, None, "--against")
+    known = tasks if pairs is None else [*tasks, pairs]
+    with run_of(setup, "ablate", model, known, mode=mode, **chosen, **drawn) as run:
         with progress("ablating") as bar:
             measure: Any = ablate_each if mode == "each" else ablate_all_but_one
-            found = measure(model, *tasks, run=run.directory, progress=bar, **chosen, **tested)
+            found = measure(model, *tasks, against=pairs, run=run.directory, progress=bar, **chosen, **drawn, **tested)
         answer = found.to_json(alpha) if mode == "each" else found.to_json()
-        result = run.finish({"model": setup.model, "mode": mode, "fill": fill, **answer})
+        facts = {"model": setup.model, "mode": mode, "fill": fill, **drawn}
+        result = run.finish({**facts, **({} if against is None else {"against": against}), **answer})
     if setup.as_json:
         print_json(result)
     else:

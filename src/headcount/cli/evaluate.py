@@ -112,6 +112,8 @@ def compare(
         raise typer.BadParameter("give a second model, or another data set with --against")
     if other is not None and fill != "zero":
         raise typer.BadParameter("--fill is for --against: nothing is ablated when two models are compared")
+    if fill == "counterfactual":
+        raise typer.BadParameter("--fill counterfactual is for ablate, where --against names the corrupted texts")
     if other is not None:
         _two_models(setup, data, other, max_drop)
     else:

@@ -36,7 +36,7 @@ WRITTEN = {
 
 # Closed sets. Those of the library stand here too, since it is slow to import; a test keeps them the same.
 Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
-FillName = Literal["zero", "mean"]
+FillName = Literal["zero", "mean", "resample", "counterfactual"]
 
 
 def option(*names: str, panel: str | None = None, **settings: Any) -> Any:
@@ -75,7 +75,7 @@ def _device(name: str) -> str:
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id.")]
 Data = Annotated[str, option("--data", help="A csv, tsv, jsonl, parquet or text file, or a hub id.")]
-Fill = Annotated[FillName, option("--fill", help="Output of an ablated head: zero or its mean.")]
+Fill = Annotated[FillName, option("--fill", help="What an ablated head puts out instead.")]
 Quiet = Annotated[bool, option("--quiet", "-q", panel=RUN, help="Print results and errors only.")]
 AsJson = Annotated[bool, option("--json", panel=RUN, help="Print one JSON object.")]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace what is already there.")]

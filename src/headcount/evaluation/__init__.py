@@ -1,7 +1,7 @@
 """The one engine: what happens when heads are off."""
 
-from headcount.evaluation.mean_outputs import mean_contexts
+from headcount.evaluation.fills import DRAWS, FILLS, mean_contexts
 from headcount.evaluation.outcomes import Mask, Outcomes
-from headcount.evaluation.sweep import FILLS, evaluate, make_plan, measure
+from headcount.evaluation.sweep import evaluate, make_plan, measure
 
-__all__ = ["FILLS", "Mask", "Outcomes", "evaluate", "make_plan", "mean_contexts", "measure"]
+__all__ = ["DRAWS", "FILLS", "Mask", "Outcomes", "evaluate", "make_plan", "mean_contexts", "measure"]

@@ -59,7 +59,7 @@ def drafted_outputs(
     width = recording.inputs[recording.layers[0]].shape[1]  # by the encoder, in tokens or frames
     copies = _masks_at_a_time(model, draft, width, stacked)
     for name, of_site in masks.items():
-        replay = Replay(model, found, recording, found.site(name), fill=fill)
+        replay = Replay(model, found, recording, found.site(name), fill=(fill or {}).get(name))
         for first in range(0, len(of_site), copies):
             some = of_site[first : first + copies]
             xi = mask_values(found, some, draft.ids.device)

@@ -7,7 +7,7 @@ are off, without attending again. Everything above is computed as usual, by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class Replay:
 
     start: the site whose heads the masks turn off.
     position: where the last layer is read, if only one position of it is; used when the site allows it.
-    fill: {site: (heads, head_dim)}, what a head that is off puts out instead of nothing.
+    fill: what a head that is off puts out instead of nothing: (heads, head_dim), or (B, T, heads, head_dim).
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Replay:
         start: AttentionSite,
         *,
         position: LastPosition | None = None,
-        fill: Mapping[str, Tensor] | None = None,
+        fill: Tensor | None = None,
     ) -> None:
         self.recording, self.start = recording, start
         self.position = position if position is not None and position.allows(start) else None
@@ -49,7 +49,8 @@ class Replay:
         crop = self.position.pick if self.position is not None and self.cropped else lambda tensor: tensor
         self.entering = crop(recording.inputs[start.block])  # (B, T, hidden)
         self.whole = crop(recording.projected[start.name])  # (B, T, hidden)
-        self.parts = head_parts(start, crop(recording.contexts[start.name]), (fill or {}).get(start.name))
+        fill = crop(fill) if fill is not None and fill.ndim == 4 else fill
+        self.parts = head_parts(start, crop(recording.contexts[start.name]), fill)
 
     def run(self, xi: Tensor, call: Callable[[], Any]) -> Any:
         """Return what `call` does, which must run the model on the batch stacked M times, each copy under its mask.
@@ -95,10 +96,10 @@ class Replay:
 def head_parts(site: AttentionSite, context: Tensor, fill: Tensor | None = None) -> Tensor:
     """Each head's contribution to the projection's output, M19's Att_h: (heads, B, T, hidden)
 
-    With `fill`, (heads, head_dim), how much more it contributes than `fill` would in its place.
+    With `fill`, ([B, T,] heads, head_dim), how much more it contributes than `fill` would in its place.
     """
     if fill is not None:
-        context = context - fill.flatten().to(context)
+        context = context - fill.flatten(-2).to(context)
     weight = site.output.weight
     if weight.shape[0] != len(site.kept) * site.head_dim or hasattr(site.output, "in_features"):
         weight = weight.T  # (heads * head_dim, hidden)

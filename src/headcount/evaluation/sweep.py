@@ -25,20 +25,27 @@ from headcount.engine import (
 )
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
 from headcount.evaluation.drafting import can_draft, drafted_outputs
-from headcount.evaluation.last_position import find_last_position
-from headcount.evaluation.mean_outputs import mean_contexts
+from headcount.evaluation.fills import (
+    DRAWS,
+    FILLS,
+    Fill,
+    Paired,
+    counterfactual,
+    donated,
+    fill_at,
+    filled,
+    mean_contexts,
+    resampled,
+)
+from headcount.evaluation.last_position import LastPosition, find_last_position
 from headcount.evaluation.outcomes import Mask, Outcomes, tied_classes
-from headcount.evaluation.recording import record
+from headcount.evaluation.recording import Recording, record
 from headcount.evaluation.replay import Replay, mask_values
 from headcount.heads import Head
-from headcount.intervene import masked
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.structure import Anatomy, AttentionSite, Site, anatomy, device_of, is_hooked, whole_anatomy
 from headcount.surgery import refuse_wrapped, remove
 from headcount.tasks import Batch, Task, digest, refuse_non_tasks
-
-FILLS = ("zero", "mean")
-Fill = Mapping[str, Tensor]  # site -> (heads, head_dim)
 
 
 def evaluate(
@@ -46,7 +53,10 @@ def evaluate(
     task: Task,
     masks: Sequence[Iterable[Head | str] | str] | None = None,
     *,
-    fill: str | Fill = "zero",
+    fill: str | Mapping[str, Tensor] = "zero",
+    against: Task | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
     fast: bool = True,
     tokens: int | None = None,
     stacked: int | None = None,
@@ -69,7 +79,10 @@ def evaluate(
 
     masks: sets of heads to turn off, each on its own; by default the whole model. A set may hold neurons, ranges of
         them and whole sublayers as well, as in `masked`.
-    fill: what a head that is off puts out: "zero"; "mean", its mean output over the data; or {site: (heads, head_dim)}.
+    fill: what a head that is off puts out: "zero"; "mean", its mean output over the data; "resample", its output on
+        other examples, `draws` of them for each, drawn by `seed`, over which the statistics are averaged;
+        "counterfactual", its output on the example at the same place of `against`, a task of corrupted texts, each as
+        long as its pair (activation patching); or {site: (heads, head_dim)}.
     fast: False takes the plain path for everything: one mask, one full forward pass at a time.
     tokens: per batch, padding included; by default what suits the model and its device. stacked: the same for batches
         that hold several masks. Both bound the memory.
@@ -79,29 +92,55 @@ def evaluate(
     engine: does the work; by default the one of the surrounding `using(…)`, else this process.
     progress: called with the share done, from 0 to 1.
     """
-    if isinstance(fill, str) and fill not in FILLS:
-        raise HeadcountError(unknown("fill", fill, FILLS))
-    refuse_non_tasks(task=task)
+    refuse_non_tasks(task=task, against=task if against is None else against)
+    examples = _with_donors(task, fill, against, draws, seed)
     asked = read_masks(whole_anatomy(model), masks)
     task.check(model)
     with using(engine):
         tokens = tokens or tokens_for(model, device_type(model))
         signature = _signature(model, task, asked, fill, fast, tokens)
+        if fill == "resample":
+            signature["draws"] = {"count": draws, "seed": seed}
+        if against is not None:
+            signature["against"] = against.signature()
         known = digest(signature)  # kept with every shard
         with open_run(run, signature) as directory:
-            filled = None if isinstance(fill, str) else fill
+            means = None if isinstance(fill, str) else fill
             if fill == "mean":
-                neurons = any(head.is_neuron for mask in asked for head in mask)
-                filled = mean_contexts(
-                    model, task, tokens, units=("heads", "neurons") if neurons else ("heads",),
+                means = mean_contexts(
+                    model, task, tokens, units=units_of(asked),
                     directory=directory, name=f"{name}-means", signature=known,
                 )  # fmt: skip
-            work = Evaluation(asked, tokens, stacked or tokens, fast, filled)
+            work = Evaluation(asked, tokens, stacked or tokens, fast, means)
             arrays = over_shards(
-                work, model, task,
+                work, model, examples,
                 masks=len(asked), directory=directory, name=name, signature=known, progress=progress,
             )  # fmt: skip
     return Outcomes(asked, arrays["values"].swapaxes(0, 1), task.metric, signature, int(arrays["near_ties"]))
+
+
+def _with_donors(task: Task, fill: str | Mapping[str, Tensor], against: Task | None, draws: int, seed: int) -> Any:
+    """The task, or, where the fill is the outputs on other examples, the task with these."""
+    if isinstance(fill, str) and fill not in FILLS:
+        raise HeadcountError(unknown("fill", fill, FILLS))
+    if (fill == "counterfactual") != (against is not None):
+        needed = (
+            "counterfactual needs" if against is None else f"{fill if isinstance(fill, str) else 'this'} does not use"
+        )
+        raise HeadcountError(f"the fill {needed} a task of corrupted texts", advice="give both {fill} and {against}")
+    if fill not in ("resample", "counterfactual"):
+        return task
+    if task.generates:
+        raise HeadcountError(
+            f"the fill {fill} is for metrics of one forward pass, and {task.metric.name} needs generated texts",
+            advice="choose loss as {metric}, or change {fill}",
+        )
+    return resampled(task, draws, seed) if against is None else counterfactual(task, against)
+
+
+def units_of(masks: Iterable[Mask]) -> tuple[str, ...]:
+    """At which sites the masks turn something off."""
+    return ("heads", "neurons") if any(head.is_neuron for mask in masks for head in mask) else ("heads",)
 
 
 def read_masks(found: Anatomy, masks: Sequence[Iterable[Head | str] | str] | None) -> tuple[Mask, ...]:
@@ -112,16 +151,16 @@ def read_masks(found: Anatomy, masks: Sequence[Iterable[Head | str] | str] | Non
 
 
 def _signature(
-    model: Any, task: Task, masks: Sequence[Mask], fill: str | Fill, fast: bool, tokens: int
+    model: Any, task: Task, masks: Sequence[Mask], fill: str | Mapping[str, Tensor], fast: bool, tokens: int
 ) -> dict[str, Any]:
     """All that the outcomes depend on."""
     heads = [sorted(map(str, mask)) for mask in masks]
-    filled = fill if isinstance(fill, str) else {site: digest(fill[site].tolist()) for site in sorted(fill)}
+    said = fill if isinstance(fill, str) else {site: digest(fill[site].tolist()) for site in sorted(fill)}
     return {
         "model": model_signature(model),
         "task": task.signature(),
         "masks": {"count": len(masks), "fingerprint": digest(heads)},
-        "fill": filled,
+        "fill": said,
         "batches": {"tokens": tokens, "fast": fast},
         "versions": versions(),
     }
@@ -135,7 +174,7 @@ class Evaluation:
     tokens: int
     stacked: int
     fast: bool = True
-    fill: Fill | None = None
+    fill: Mapping[str, Tensor] | None = None
 
     def summed(self, name: str) -> bool:
         return name == "near_ties"
@@ -147,24 +186,27 @@ class Evaluation:
         return values.ndim == 3 and values.shape[:2] == (count, len(self.masks)) and is_finite(values)
 
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
-        plan = make_plan(model, examples, self.masks, fast=self.fast, fill=self.fill)
+        task, donors = (examples.task, examples.donors) if isinstance(examples, Paired) else (examples, ())
+        plan = make_plan(model, task, self.masks, fast=self.fast, filled=bool(donors) or self.fill is not None)
         batches = batches_by_length(examples.lengths, self.tokens)
         rows = {mask: row for row, mask in enumerate(dict.fromkeys(self.masks))}
         values, near_ties = np.zeros((len(rows), len(examples), 0)), 0
         training = model.training
         model.eval()
         try:
-            measured = measure(model, examples, plan, batches, self.stacked, self.fill)
+            measured = measure(model, task, plan, batches, self.stacked, self.fill, donors)
             for done, one in enumerate(measured, start=1):
                 if not values.size:
                     values = np.zeros((*values.shape[:2], one.statistics.shape[1]))
                 if one.mask in rows:
-                    values[rows[one.mask], list(one.indices)] = one.statistics.numpy()
+                    values[rows[one.mask], list(one.indices)] += one.statistics.numpy()
                 near_ties += one.near_ties
                 if progress is not None:
-                    progress(min(1.0, done / (len(batches) * plan.size)))
+                    progress(min(1.0, done / (len(batches) * plan.size * max(1, len(donors)))))
         finally:
             model.train(training)
+        for mask, row in rows.items() if len(donors) > 1 else ():
+            values[row] /= len(donors) if mask else 1
         by_example = values[[rows[mask] for mask in self.masks]].swapaxes(0, 1)
         return {"values": np.ascontiguousarray(by_example), "near_ties": np.array(near_ties)}
 
@@ -184,11 +226,17 @@ class Plan:
         replayed = sum(map(len, self.replayed.values()))
         return (self.whole or replayed > 0) + replayed + len(self.pruned) + len(self.plain)
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """At which sites something is turned off, as of `anatomy`."""
+        return units_of(self.plain)
 
-def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = True, fill: Fill | None = None) -> Plan:
+
+def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = True, filled: bool = False) -> Plan:
     """Heads of one site: replay. Of several: a pruned copy, which is faster the more is gone. Otherwise: plainly.
 
-    Neurons of one site are masked plainly: a layer with a mask costs no more than one without.
+    Neurons of one site are masked plainly: a layer with a mask costs no more than one without. filled: heads that are
+    off put out something, which a pruned copy cannot.
     """
     found = whole_anatomy(model)
     # A mask around this call acts by hooks on the projections, which the fast paths would partly skip; and they
@@ -199,7 +247,7 @@ def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = Tru
     distinct = dict.fromkeys(masks)
     neurons = any(head.is_neuron for mask in distinct for head in mask)
     cut = [site for site in found.sites if neurons or isinstance(site, AttentionSite)]
-    removable = fast and fill is None and _removable(cut)
+    removable = fast and not filled and _removable(cut)
     alone = {site.name for site in found.sites if isinstance(site, AttentionSite) and not site.also_layers}
     plan = Plan(frozenset() in distinct, {}, [], [])
     for mask in filter(None, distinct):
@@ -233,49 +281,70 @@ class Measured:
 
 @torch.no_grad()
 def measure(
-    model: Any, task: Task, plan: Plan, batches: Sequence[Sequence[int]], stacked: int, fill: Fill | None = None
+    model: Any,
+    task: Task,
+    plan: Plan,
+    batches: Sequence[Sequence[int]],
+    stacked: int,
+    fill: Mapping[str, Tensor] | None = None,
+    donors: Sequence[Task] = (),
 ) -> Iterator[Measured]:
-    """Carry out a plan: every mask of it on every batch, each in its way."""
-    device = device_of(model)
+    """Carry out a plan: every mask of it on every batch, each in its way; with donors, once for each of them."""
+    device, found = device_of(model), anatomy(model)
     for indices in batches if plan.whole or plan.replayed or plan.plain else ():
         batch = task.batch(indices).to(device)
-        if plan.replayed:
-            way = measure_drafted if task.generates else measure_replayed
-            yield from way(model, task, batch, plan.replayed, stacked, fill)
+        recording, position = None, None
+        if plan.replayed and task.generates:
+            yield from measure_drafted(model, task, batch, plan.replayed, stacked, fill)
+        elif plan.replayed:
+            recording = record(found, len(batch), partial(task.outputs, model, batch))
+            yield Measured(frozenset(), batch.indices, task.statistics(recording.result, batch))
+            position = find_last_position(recording, partial(task.outputs, model, batch)) if recording.once else None
         elif plan.whole:
             yield measure_plainly(model, task, batch, frozenset())
-        for mask in plan.plain:
-            yield measure_plainly(model, task, batch, mask, fill)
+        for number in range(max(1, len(donors)) if recording is not None or plan.plain else 0):
+            one: Fill | None = fill
+            if donors:
+                one = donated(model, donors[number], donors[number].batch(indices).to(device), plan.units)
+            if recording is not None:
+                yield from measure_replayed(model, task, batch, found, recording, position, plan.replayed, stacked, one)
+            for mask in plan.plain:
+                yield measure_plainly(model, task, batch, mask, one)
     for mask in plan.pruned:
         smaller = remove(model, mask)
         for indices in batches:
-            one = measure_plainly(smaller, task, task.batch(indices).to(device), frozenset())
-            yield Measured(mask, one.indices, one.statistics)
+            cut = measure_plainly(smaller, task, task.batch(indices).to(device), frozenset())
+            yield Measured(mask, cut.indices, cut.statistics)
 
 
 @torch.inference_mode()
 def measure_plainly(model: Any, task: Task, batch: Batch, mask: Mask, fill: Fill | None = None) -> Measured:
     """The reference path, with which all others must agree: one mask, one full pass."""
-    with masked(model, off=mask, fill=fill):
+    with filled(model, mask, fill):
         result = task.decode(model, batch) if task.generates else task.outputs(model, batch)
     return Measured(mask, batch.indices, task.statistics(result, batch))
 
 
 def measure_replayed(
-    model: Any, task: Task, batch: Batch, masks: Mapping[str, list[Mask]], stacked: int, fill: Fill | None = None
+    model: Any,
+    task: Task,
+    batch: Batch,
+    found: Anatomy,
+    recording: Recording,
+    position: LastPosition | None,
+    masks: Mapping[str, list[Mask]],
+    stacked: int,
+    fill: Fill | None = None,
 ) -> Iterator[Measured]:
-    """One pass of the whole model, then for each site the layers above it, many masks at a time."""
-    found = anatomy(model)
-    recording = record(found, len(batch), partial(task.outputs, model, batch))
-    yield Measured(frozenset(), batch.indices, task.statistics(recording.result, batch))
+    """After one pass of the whole model: for each site the layers above it, many masks at a time."""
     if not recording.once:
         for mask in (mask for of_site in masks.values() for mask in of_site):
             yield measure_plainly(model, task, batch, mask, fill)
         return
-    position = find_last_position(recording, partial(task.outputs, model, batch))
     copies = max(1, stacked // max(1, recording.inputs[recording.layers[0]].shape[:2].numel()))
     for name, of_site in masks.items():
-        replay = Replay(model, found, recording, found.site(name), position=position, fill=fill)
+        here = fill_at(fill, name, recording.contexts[name])
+        replay = Replay(model, found, recording, found.site(name), position=position, fill=here)
         for first in range(0, len(of_site), copies):
             some = of_site[first : first + copies]
             many = batch.repeat(len(some))
@@ -287,7 +356,12 @@ def measure_replayed(
 
 
 def measure_drafted(
-    model: Any, task: Any, batch: Batch, masks: Mapping[str, list[Mask]], stacked: int, fill: Fill | None = None
+    model: Any,
+    task: Any,
+    batch: Batch,
+    masks: Mapping[str, list[Mask]],
+    stacked: int,
+    fill: Mapping[str, Tensor] | None = None,
 ) -> Iterator[Measured]:
     """The whole model's outputs, verified under every mask and decoded only from where they change."""
     outputs, near_ties = drafted_outputs(model, task, anatomy(model), batch, masks, stacked, fill)

@@ -37,7 +37,8 @@ class MultipleChoice(SingleLabel):
         column for each choice (ending0, ending1, …). label: the number of the right choice from 0, its letter, or its
         text.
     pair: a column of the beginning of every choice, as SWAG's "sent2" is.
-    metric: accuracy or loss. max_length: longer texts are truncated to this many tokens, with a remark.
+    metric: accuracy, loss or logit_difference (of the right choice and the best other one).
+    max_length: longer texts are truncated to this many tokens, with a remark.
     labels: False if the data does not say which choice is right.
     """
 
@@ -128,7 +129,7 @@ class LikeliestEnding(MultipleChoice):
     [0, 0, 1, 1]
 
     The score of a choice is the sum of its tokens' log likelihoods after the beginning and a blank, as in
-    lm-evaluation-harness ("acc").
+    lm-evaluation-harness ("acc"). With choices of one token each, `logit_difference` is the difference of their logits.
     per: "byte" divides it by the length of the choice in bytes ("acc_norm").
     Beginnings that are too long lose their first tokens, choices never.
     """

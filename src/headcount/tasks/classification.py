@@ -35,6 +35,9 @@ class SingleLabel(BaseTask):
         columns = [torch.ones_like(labels), right, self.losses(outputs, batch)]
         if self.metric.name == "top5":
             columns.append((outputs.topk(min(5, outputs.shape[-1])).indices == labels[:, None]).any(-1))
+        elif self.metric.name == "logit_difference":  # of the right answer and the best other one
+            own = outputs.gather(1, labels[:, None])[:, 0]
+            columns.append(own - outputs.scatter(1, labels[:, None], -torch.inf).amax(-1))
         elif self.metric.name in ("f1", "f1_macro", "matthews"):
             true_class = F.one_hot(labels, outputs.shape[-1])  # (B, C)
             columns += [true_class, F.one_hot(predicted, outputs.shape[-1]), true_class * right[:, None]]
@@ -54,7 +57,8 @@ class Classification(SingleLabel):
     label2id: the model's, for labels that are names; without it, names are numbered in sorted order. A model that has
         no names for its classes (LABEL_0) is refused then: nothing says which name is which.
     num_labels: how many classes the model has, if label2id does not say.
-    metric: accuracy, f1 (of class 1), f1_macro, matthews or loss.
+    metric: accuracy, f1 (of class 1), f1_macro, matthews, loss or logit_difference (of the right class and the best
+        other one).
     max_length: longer texts are truncated to this many tokens, with a remark.
     labels: False if the data has no labels.
     """

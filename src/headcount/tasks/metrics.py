@@ -2,7 +2,8 @@
 
 A metric takes sums (..., S) of any leading dimensions and returns (...). The sums, by task:
 - classification and choices: [examples, right, loss] and, for metrics that need them, three numbers per class:
-  [true_0 .. true_C-1, predicted_0 .. predicted_C-1, both_0 .. both_C-1], or whether the label is among the best five;
+  [true_0 .. true_C-1, predicted_0 .. predicted_C-1, both_0 .. both_C-1], whether the label is among the best five, or
+  by how much its score is ahead of the best other;
 - tokens and tags: [tokens, right, negative log likelihood], for entities [.., .., .., true, predicted, both];
 - answers: [questions, exact matches, F1, loss]; exact match of texts: [examples, right];
 - regression: [examples, x, y, x², y², xy, squared error], and cosines of pairs likewise;
@@ -21,6 +22,15 @@ from typing import Any
 import numpy as np
 
 from headcount.errors import BadData, unknown
+from headcount.tasks.statistics import (
+    all_or_nothing,
+    characters_all_or_none,
+    entities_all_or_none,
+    ngrams_all_or_none,
+    one_of_each_class,
+    per_class,
+    right_or_wrong,
+)
 
 
 @dataclass(frozen=True)
@@ -146,7 +156,7 @@ def f1_macro(sums: np.ndarray) -> np.ndarray:
     >>> float(f1_macro(np.array([4.0, 4.0, 0.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])))
     1.0
     """
-    true, predicted, _ = _per_class(sums)
+    true, predicted, _ = per_class(sums)
     return _ratio(_f1_per_class(sums).sum(-1), ((true + predicted) > 0).sum(-1))
 
 
@@ -156,7 +166,7 @@ def matthews(sums: np.ndarray) -> np.ndarray:
     >>> float(matthews(np.array([4.0, 4.0, 0.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0])))
     1.0
     """
-    true, predicted, _ = _per_class(sums)
+    true, predicted, _ = per_class(sums)
     n, right = sums[..., 0], sums[..., 1]
     covariance = right * n - (true * predicted).sum(-1)
     spread = (n**2 - (predicted**2).sum(-1)) * (n**2 - (true**2).sum(-1))
@@ -267,55 +277,6 @@ def _mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda sums: _ratio(sums[..., column], sums[..., 0])
 
 
-def right_or_wrong(statistics: np.ndarray) -> np.ndarray:
-    """Extremes of accuracy: an example of mean size, all right and all wrong.
-
-    >>> right_or_wrong(np.array([[4.0, 3.0, 0.9], [2.0, 2.0, 0.1]]))[0].tolist()
-    [[3.0, 3.0, 0.0], [3.0, 0.0, 0.0]]
-    """
-    size = statistics[:, 0].mean()
-    extremes = np.zeros((1, 2, statistics.shape[1]))
-    extremes[0, :, 0], extremes[0, 0, 1] = size, size
-    return extremes
-
-
-def one_of_each_class(statistics: np.ndarray) -> np.ndarray:
-    """Extremes of F1 and Matthews: an example of each class, right, and mistaken for the most predicted other class."""
-    _, predicted, _ = _per_class(statistics.sum(0))
-    classes = len(predicted)
-    extremes = np.zeros((classes, 2, statistics.shape[1]))
-    extremes[..., 0] = 1
-    for true in range(classes):
-        others = np.where(np.arange(classes) == true, -1, predicted)
-        for place, guess in enumerate((true, int(others.argmax()))):
-            extremes[true, place, [3 + true, 3 + classes + guess]] = 1
-            extremes[true, place, [1, 3 + 2 * classes + true]] = guess == true
-    return extremes
-
-
-def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
-    """Extremes of BLEU: a text as long as the mean reference, with every n-gram right, and with none."""
-    total = np.maximum((length := statistics[:, 1].mean()) - np.arange(4), 0)
-    return np.stack([np.concatenate([[length, length], correct, total]) for correct in (total, 0 * total)])[None]
-
-
-def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
-    """Extremes of chrF: a text as long as the mean reference, with every n-gram right, and with none."""
-    mean = statistics[:, 1::3].mean(0)  # (6,)
-    return np.stack([np.stack([mean, mean, matched], axis=1).ravel() for matched in (mean, 0 * mean)])[None]
-
-
-def all_or_nothing(statistics: np.ndarray) -> np.ndarray:
-    """Extremes of a mean of values from 0 to 1, whichever of the statistics it is of."""
-    return np.stack([np.ones(statistics.shape[1]), np.eye(statistics.shape[1])[0]])[None]
-
-
-def entities_all_or_none(statistics: np.ndarray) -> np.ndarray:
-    """Extremes of the F1 of entities: a sentence with the mean number of them, all found, and others found instead."""
-    words, number = statistics[:, 0].mean(), max(1.0, statistics[:, 3].mean())
-    return np.array([[[words, words, 0, number, number, number], [words, 0, 0, number, number, 0]]])
-
-
 ACCURACY = Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong)
 CLASSIFICATION = {
     "accuracy": ACCURACY,
@@ -323,14 +284,18 @@ CLASSIFICATION = {
     "f1_macro": Metric("f1_macro", f1_macro, points=0.01, extremes=one_of_each_class),
     "matthews": Metric("matthews", matthews, points=0.01, extremes=one_of_each_class),
     "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
+    "logit_difference": Metric("logit_difference", _mean(3), points=0.01),
 }
-CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss")}
+CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss", "logit_difference")}
 IMAGES = {
     **CHOICE,
     "top5": Metric("top5", _mean(3), points=0.01, extremes=all_or_nothing),
     **{name: CLASSIFICATION[name] for name in ("f1", "f1_macro", "matthews")},
 }
-TAGS = {"f1": Metric("f1", entity_f1, points=0.01, extremes=entities_all_or_none), **CHOICE}
+TAGS = {
+    "f1": Metric("f1", entity_f1, points=0.01, extremes=entities_all_or_none),
+    **{name: CLASSIFICATION[name] for name in ("accuracy", "loss")},
+}
 ANSWERS = {
     "f1": Metric("f1", _mean(2), points=0.01, extremes=all_or_nothing),
     "exact_match": Metric("exact_match", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
@@ -384,14 +349,8 @@ def pick(metrics: dict[str, Metric], name: str) -> Metric:
     return metrics[name]
 
 
-def _per_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts of each class, true, predicted and both at once, each (..., C)."""
-    true, predicted, both = np.split(sums[..., 3:], 3, axis=-1)
-    return true, predicted, both
-
-
 def _f1_per_class(sums: np.ndarray) -> np.ndarray:
-    true, predicted, both = _per_class(sums)
+    true, predicted, both = per_class(sums)
     return _ratio(2 * both, true + predicted)
 
 

@@ -318,7 +318,7 @@ def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data") -
 
     >>> refuse_unknown("classification", "bleu")
     Traceback (most recent call last):
-    headcount.errors.BadData: unknown metric 'bleu'. Available: accuracy, f1, f1_macro, loss, matthews
+    headcount.errors.BadData: unknown metric 'bleu'. Available: accuracy, f1, f1_macro, logit_difference, loss, matthews
 
     labels: with "none", the metrics of `unlabeled` are there as well.
     """

@@ -1,4 +1,5 @@
-"""What one example adds to a metric's sums, where the model predicts tokens or generates a text.
+"""What one example adds to a metric's sums: a real one, where the model predicts tokens or generates a text, or an
+imagined one, all right or all wrong, from which intervals learn how far a score can move (`extremes` of a metric).
 
 `metrics.py` computes metrics from these sums and says what they are.
 """
@@ -7,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor
 
 from headcount.errors import HeadcountError
-from headcount.tasks.metrics import Metric
+
+if TYPE_CHECKING:
+    from headcount.tasks.metrics import Metric
 
 TASKS_EXTRA = "pip install 'headcount[tasks]'"
 REMEMBERED = 100_000  # outputs in the cache of `TextScorer`
@@ -142,3 +146,58 @@ def _unpadded(row: list[int], pad: int) -> tuple[int, ...]:
     while end and row[end - 1] == pad:
         end -= 1
     return tuple(row[:end])
+
+
+def right_or_wrong(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of accuracy: an example of mean size, all right and all wrong.
+
+    >>> right_or_wrong(np.array([[4.0, 3.0, 0.9], [2.0, 2.0, 0.1]]))[0].tolist()
+    [[3.0, 3.0, 0.0], [3.0, 0.0, 0.0]]
+    """
+    size = statistics[:, 0].mean()
+    extremes = np.zeros((1, 2, statistics.shape[1]))
+    extremes[0, :, 0], extremes[0, 0, 1] = size, size
+    return extremes
+
+
+def one_of_each_class(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of F1 and Matthews: an example of each class, right, and mistaken for the most predicted other class."""
+    _, predicted, _ = per_class(statistics.sum(0))
+    classes = len(predicted)
+    extremes = np.zeros((classes, 2, statistics.shape[1]))
+    extremes[..., 0] = 1
+    for true in range(classes):
+        others = np.where(np.arange(classes) == true, -1, predicted)
+        for place, guess in enumerate((true, int(others.argmax()))):
+            extremes[true, place, [3 + true, 3 + classes + guess]] = 1
+            extremes[true, place, [1, 3 + 2 * classes + true]] = guess == true
+    return extremes
+
+
+def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of BLEU: a text as long as the mean reference, with every n-gram right, and with none."""
+    total = np.maximum((length := statistics[:, 1].mean()) - np.arange(4), 0)
+    return np.stack([np.concatenate([[length, length], correct, total]) for correct in (total, 0 * total)])[None]
+
+
+def characters_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of chrF: a text as long as the mean reference, with every n-gram right, and with none."""
+    mean = statistics[:, 1::3].mean(0)  # (6,)
+    return np.stack([np.stack([mean, mean, matched], axis=1).ravel() for matched in (mean, 0 * mean)])[None]
+
+
+def all_or_nothing(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of a mean of values from 0 to 1, whichever of the statistics it is of."""
+    return np.stack([np.ones(statistics.shape[1]), np.eye(statistics.shape[1])[0]])[None]
+
+
+def entities_all_or_none(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of the F1 of entities: a sentence with the mean number of them, all found, and others found instead."""
+    words, number = statistics[:, 0].mean(), max(1.0, statistics[:, 3].mean())
+    return np.array([[[words, words, 0, number, number, number], [words, 0, 0, number, number, 0]]])
+
+
+def per_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts of each class, true, predicted and both at once, each (..., C)."""
+    true, predicted, both = np.split(sums[..., 3:], 3, axis=-1)
+    return true, predicted, both
