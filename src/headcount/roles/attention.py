@@ -182,6 +182,10 @@ class EncodedSentences:
     def lengths(self) -> list[int]:
         return [len(one.ids) for one in self.tokens]
 
+    def ids(self) -> list[list[int]]:
+        """The token ids of every sentence."""
+        return [one.ids.tolist() for one in self.tokens]
+
     def subset(self, indices: Sequence[int]) -> EncodedSentences:
         return EncodedSentences(tuple(self.sentences[i] for i in indices), tuple(self.tokens[i] for i in indices))
 

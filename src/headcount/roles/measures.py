@@ -38,6 +38,9 @@ class Measure(Protocol):
     @property
     def details(self) -> tuple[str, ...]: ...
 
+    @property
+    def paper(self) -> str: ...
+
     def holds(self, score: float, baseline: float) -> bool: ...
 
     def count(self, view: AttentionView) -> Counted | None:
@@ -59,6 +62,7 @@ class Positional:
     threshold: float = 0.9
     reach: int = 5
     name: str = "positional"
+    paper: str = "Voita et al. 2019"
 
     @property
     def details(self) -> tuple[str, ...]:
@@ -98,6 +102,7 @@ class Rare:
     threshold: float = 0.5
     frequent: int = 500
     name: str = "rare"
+    paper: str = "Voita et al. 2019"
     details: tuple[str, ...] = ("rarest",)
     common: frozenset[int] = field(default=frozenset(), init=False)
 
@@ -150,6 +155,7 @@ class Idle:
 
     threshold: float = 0.5
     name: str = "idle"
+    paper: str = "Clark et al. 2019"
     details: tuple[str, ...] = ("first", "separator")
 
     def holds(self, score: float, baseline: float) -> bool:
@@ -179,7 +185,7 @@ class Syntactic:
     count, for the head and for the baseline.
     """
 
-    name = "syntactic"
+    name, paper = "syntactic", "Voita et al. 2019"
 
     def __init__(self, data: Sentences, relations: Sequence[str] = RELATIONS, margin: float = 0.1) -> None:
         self.relations, self.margin = tuple(relations), margin
