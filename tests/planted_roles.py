@@ -155,7 +155,7 @@ VOCABULARY = " ".join(f"word{k}" for k in range(44))
 def language_model():
     """A GPT-2 whose hidden states are three stretches: which token, where, and which token stands before.
 
-    Layer 0: head 0 looks at the token before and notes it, 1 at the last occurrence, 2 at the first token, 3 at anything.
+    Layer 0: head 0 looks at the token before and notes it, 1 at the last occurrence, 2 at the first token, 3 at any.
     Layer 1: head 0 looks where the token before is the same as this one, and copies what it finds; 1 looks at anything
     and copies it, 2 does nothing, 3 writes the opposite.
     """

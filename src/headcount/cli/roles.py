@@ -47,6 +47,7 @@ def roles(
     streaming: Annotated[
         float, option("--streaming", panel=LANGUAGE, help="Mean weight on the initial and recent tokens.")
     ] = 0.95,
+    alignment: Annotated[float, option("--alignment", help="Share of tokens at the time when they are spoken.")] = 0.5,
 ) -> None:
     """Find what heads do: in sentences (V19, section 5), or in a language model on random tokens.
 
@@ -64,11 +65,15 @@ def roles(
 
     limits = Thresholds(
         positional, syntactic, rare, idle, frequent,
-        induction, previous, duplicate, copying, sink, retrieval, streaming,
+        induction, previous, duplicate, copying, sink, retrieval, streaming, alignment,
     )  # fmt: skip
     asked = listed(relations)
-    sentences = None if data is None else _sentences(setup, data, asked, parser)
     model, tokenizer = setup.load_model()
+    sentences: Any = None
+    if data is not None and model.main_input_name == "input_features":
+        sentences = setup.load_task(data, tokenizer, model)
+    elif data is not None:
+        sentences = _sentences(setup, data, asked, parser)
     settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
     with run_of(setup, "roles", model, [] if sentences is None else [sentences], **settings) as run:
         with progress("reading attention") as bar:

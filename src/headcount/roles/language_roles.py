@@ -284,7 +284,7 @@ class CopiedTokens:
         done = 0
         for indices in batches_by_length(examples.lengths, self.tokens):
             ids = torch.tensor(np.stack([_block(examples, i) for i in indices]))  # (B, block), of one length
-            start = examples.sentences[indices[0]].start
+            start = getattr(examples.sentences[indices[0]], "start", 0)
             for site, copied in copied_tokens(model, found, ids.to(device_of(model)), start):
                 name = f"{Copying.name} {site.name}"
                 counts[f"{name} hits"][indices, :, 0] = copied.sum(-1).T.cpu().numpy()

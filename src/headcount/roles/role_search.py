@@ -16,7 +16,7 @@ import numpy as np
 from headcount.engine import Arrays, Progress, is_finite, over_shards
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
-from headcount.roles.attention import TOKENS, AttentionReader, EncodedSentences, encode
+from headcount.roles.attention import TOKENS, AttentionReader, SpeechReader, encode
 from headcount.roles.language_roles import (
     CopiedTokens,
     Copying,
@@ -30,12 +30,22 @@ from headcount.roles.language_roles import (
     make_probes,
     refuse_non_decoder,
 )
-from headcount.roles.measures import Counted, Idle, Measure, Positional, Rare, Syntactic, chosen_relations, frequencies
+from headcount.roles.measures import (
+    Alignment,
+    Counted,
+    Idle,
+    Measure,
+    Positional,
+    Rare,
+    Syntactic,
+    chosen_relations,
+    frequencies,
+)
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import interval
 from headcount.structure import AttentionSite, anatomy
-from headcount.tasks import ACCURACY, digest, refuse_non_tokenizer
+from headcount.tasks import ACCURACY, SpeechRecognition, digest, refuse_non_tokenizer
 
 LEAST = 10  # cases; with fewer, a head gets no score
 
@@ -75,9 +85,11 @@ def find_roles(
     limits = thresholds or Thresholds()
     if data is None:
         study = _on_random_tokens(model, tokenizer, limits, seed, max_length)
+    elif model.main_input_name == "input_features" and hasattr(tokenizer, "feature_extractor"):
+        study = _on_recordings(model, tokenizer, limits, data)
     else:
         study = _on_sentences(model, tokenizer, limits, Sentences.of(data, parser=parser), relations, max_length)
-    reader, measures = AttentionReader(model, tokenizer), {measure.name: measure for measure in study.work.measures}
+    reader, measures = study.work.reads(model, tokenizer), {measure.name: measure for measure in study.work.measures}
     signature = {
         "model": model_signature(model),
         **study.about,
@@ -89,7 +101,7 @@ def find_roles(
     with open_run(run, signature) as directory:
         arrays = over_shards(study.work, model, study.examples, directory=directory, name="roles", progress=progress)
         if Copying.name in measures:
-            repeated = [i for i, probe in enumerate(study.examples.sentences) if probe.period]  # type: ignore[attr-defined]
+            repeated = [i for i, probe in enumerate(study.examples.sentences) if probe.period]
             arrays |= over_shards(
                 CopiedTokens(), model, study.examples.subset(repeated), directory=directory, name="copying"
             )
@@ -99,7 +111,7 @@ def find_roles(
         remarks.append(
             f"no sentence has a token beyond the {limits.frequent} most frequent, so rare-word heads cannot be found"
         )
-    found, place = [role for counts in every for role in counts.found()], anatomy(model).index
+    found, place, names = [role for counts in every for role in counts.found()], anatomy(model).index, list(measures)
     streaming = {
         head: float(score)
         for counts in every
@@ -107,7 +119,7 @@ def find_roles(
         for head, score in zip(counts.site.heads, counts.scores()[0][:, 0], strict=True)
     }
     return Roles(
-        found=tuple(sorted(found, key=lambda role: (place(role.head), role.role, role.detail))),
+        found=tuple(sorted(found, key=lambda role: (place(role.head), names.index(role.role), role.detail))),
         best=tuple(best(every)),
         remarks=tuple(remarks),
         signature=signature,
@@ -121,7 +133,7 @@ class Study:
     """What heads are searched for, on which examples; `about` is what the signature says of it."""
 
     work: CountRoles
-    examples: EncodedSentences
+    examples: Any  # EncodedSentences or SpeechRecognition
     about: dict[str, Any]
     remarks: tuple[str, ...] = ()
 
@@ -146,6 +158,16 @@ def _on_sentences(
     return Study(CountRoles(tokenizer, tuple(measures)), encoded, about, remarks)
 
 
+def _on_recordings(model: Any, processor: Any, limits: Thresholds, data: Any) -> Study:
+    task = data if isinstance(data, SpeechRecognition) else SpeechRecognition(data, processor)
+    remarks = (
+        *task.check(model),
+        "the time of each token is estimated by letters; aligning heads are searched for in cross-attention",
+    )
+    work = CountRoles(processor, (Alignment(limits.alignment),), reads=SpeechReader)
+    return Study(work, task, {"task": task.signature()}, remarks)
+
+
 def _on_random_tokens(model: Any, tokenizer: Any, limits: Thresholds, seed: int, max_length: int | None) -> Study:
     refuse_non_decoder(model)
     probes = make_probes(model, tokenizer, seed, max_length)
@@ -153,15 +175,15 @@ def _on_random_tokens(model: Any, tokenizer: Any, limits: Thresholds, seed: int,
         Induction(limits.induction),
         PreviousToken(limits.previous),
         DuplicateToken(limits.duplicate),
-        Sink(limits.sink),
         Retrieval(limits.retrieval),
+        Copying(limits.copying),
+        Sink(limits.sink),
         Streaming(limits.streaming),
     ]
     remarks = []
     if model.get_output_embeddings() is None:
         remarks.append(f"{type(model).__name__} has no output embeddings, so copying heads cannot be found")
-    else:
-        measures.append(Copying(limits.copying))
+        measures = [measure for measure in measures if measure.name != Copying.name]
     about = {"task": {"task": "random tokens", "n": len(probes), "fingerprint": digest(probes.ids())}, "seed": seed}
     return Study(CountRoles(tokenizer, tuple(measures)), probes, about, tuple(remarks))
 
@@ -181,6 +203,7 @@ class Thresholds:
     sink: the mean weight on the initial tokens.
     retrieval: the share of a needle's tokens that have the largest weight when they are to be written again.
     streaming: the mean weight on the initial and the recent tokens.
+    alignment: the share of a transcript's tokens whose largest weight is where they are spoken.
     """
 
     positional: float = 0.9
@@ -195,6 +218,7 @@ class Thresholds:
     sink: float = 0.5
     retrieval: float = 0.1
     streaming: float = 0.95
+    alignment: float = 0.5
 
     def __post_init__(self) -> None:
         for name in (one.name for one in fields(self) if one.name != "frequent"):
@@ -269,6 +293,7 @@ class CountRoles:
     tokenizer: Any
     measures: tuple[Measure, ...]
     tokens: int = TOKENS
+    reads: Any = AttentionReader  # or SpeechReader
 
     def summed(self, name: str) -> bool:
         return False
@@ -276,11 +301,11 @@ class CountRoles:
     def fits(self, arrays: Arrays, count: int) -> bool:
         return bool(arrays) and all(one.shape[:1] == (count,) and is_finite(one) for one in arrays.values())
 
-    def empty_counts(self, reader: AttentionReader, sentences: int) -> list[RoleCounts]:
+    def empty_counts(self, reader: Any, sentences: int) -> list[RoleCounts]:
         return [RoleCounts(measure, site, sentences) for measure in self.measures for site in reader.sites]
 
-    def __call__(self, model: Any, examples: EncodedSentences, progress: Progress | None = None) -> Arrays:
-        reader = AttentionReader(model, self.tokenizer)
+    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
+        reader = self.reads(model, self.tokenizer)
         empty = self.empty_counts(reader, len(examples))
         every = {(counts.measure.name, counts.site.name): counts for counts in empty}
         for index, view in reader.views(examples, progress):
