@@ -7,7 +7,15 @@ from collections import Counter
 
 import numpy as np
 import torch
-from transformers import GPT2Config, GPT2Model, T5Config, T5EncoderModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5EncoderModel,
+)
 
 from headcount.roles import Sentence
 from headcount.tasks.text import word_tokenizer
@@ -126,4 +134,98 @@ def decoder():
                 weight[place, size + width + place + 1] = 4.0  # whom I stand before
             weight[place, 2 * width] = 4.0  # head 2: everybody asks for
         weight[0, size + 2 * width] = 4.0  # the first
+    return model, tokenizer
+
+
+# The roles of the heads of `language_model`; the others have none.
+PLANTED_IN_LANGUAGE = {
+    ("decoder.0.0", "previous token"),
+    ("decoder.0.0", "streaming"),
+    ("decoder.0.1", "duplicate token"),
+    ("decoder.0.2", "sink"),
+    ("decoder.0.2", "streaming"),
+    ("decoder.1.0", "induction"),
+    ("decoder.1.0", "retrieval"),
+    ("decoder.1.0", "copying"),
+    ("decoder.1.1", "copying"),
+}
+VOCABULARY = " ".join(f"word{k}" for k in range(44))
+
+
+def language_model():
+    """A GPT-2 whose hidden states are three stretches: which token, where, and which token stands before.
+
+    Layer 0: head 0 looks at the token before and notes it, 1 at the last occurrence, 2 at the first token, 3 at any.
+    Layer 1: head 0 looks where the token before is the same as this one, and copies what it finds; 1 looks at anything
+    and copies it, 2 does nothing, 3 writes the opposite.
+    """
+    tokenizer = word_tokenizer(VOCABULARY, "gpt")
+    heads, width, places = 4, 64, 64
+    token, place, before = 0, width, 2 * width
+    size = heads * width
+    config = GPT2Config(n_embd=size, n_layer=2, n_head=heads, n_positions=places, vocab_size=len(tokenizer))
+    model = GPT2LMHeadModel(config).eval()
+    generator = torch.Generator().manual_seed(0)
+
+    def stretch(part: str, head: int) -> slice:
+        start = "qkv".index(part) * size + head * width
+        return slice(start, start + width)
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.zero_()
+        model.transformer.wte.weight[:, :width] = torch.eye(len(tokenizer), width)
+        model.transformer.wpe.weight[:, place : place + width] = torch.eye(places)
+        one = math.sqrt(size / 2)  # what an entry becomes in the first norm: two of all entries are 1
+        known, here = torch.eye(width) / one, slice(token, token + width)
+        for layer, block in enumerate(model.transformer.h):
+            weight, bias = block.attn.c_attn.weight, block.attn.c_attn.bias  # (hidden, queries + keys + values)
+            output = block.attn.c_proj.weight  # (heads, hidden)
+            if layer == 0:
+                at = slice(place, place + width)
+                weight[at, stretch("q", 0)] = 40 * torch.eye(width) / one
+                weight[at, stretch("k", 0)] = 8 * torch.eye(width).roll(1, dims=1) / one
+                weight[here, stretch("v", 0)] = known
+                output[:width, before : before + width] = torch.eye(width)
+                weight[here, stretch("q", 1)], weight[here, stretch("k", 1)] = 40 * known, 8 * known
+                last = width - 1  # of several occurrences, the earlier
+                bias[stretch("q", 1)][last] = 8.0
+                weight[at, stretch("k", 1)][:, last] = -0.3 * torch.arange(places) / one
+                bias[stretch("q", 2)][0] = 8.0
+                weight[place, stretch("k", 2)][0] = SHARP / one
+                weight[here, stretch("q", 3)] = torch.randn(width, width, generator=generator) / one
+                weight[here, stretch("k", 3)] = torch.randn(width, width, generator=generator) / one
+            else:
+                weight[here, stretch("q", 0)] = 60 * known
+                weight[before : before + width, stretch("k", 0)] = 8 * known
+                for head, sign in ((0, 1.0), (1, 1.0), (3, -1.0)):
+                    weight[here, stretch("v", head)] = known
+                    output[head * width : (head + 1) * width, here] = sign * torch.eye(width)
+    return model, tokenizer
+
+
+def grouped_copiers():
+    """A Llama of four heads, two to a key-value head, that look at anything: 0 and 2 copy, 1 and 3 do not.
+
+    Key-value head 0 holds tokens as they are: head 0 writes them, 1 the opposite. Key-value head 1 holds each token as
+    the next one of the vocabulary: head 2 undoes this, 3 does not.
+    """
+    tokenizer = word_tokenizer(VOCABULARY, "gpt")
+    size = 64
+    config = LlamaConfig(
+        hidden_size=size, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=size,
+        intermediate_size=8, vocab_size=len(tokenizer), max_position_embeddings=64,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    same = torch.eye(size)
+    shifted = same.roll(1, dims=0)
+    with torch.no_grad():
+        layer = model.model.layers[0]
+        for weight in (layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight, layer.mlp.down_proj.weight):
+            weight.zero_()
+        for weight in (model.model.embed_tokens.weight, model.lm_head.weight):
+            weight.copy_(torch.eye(len(tokenizer), size))
+        layer.self_attn.v_proj.weight.copy_(torch.cat([same, shifted]))
+        layer.self_attn.o_proj.weight.copy_(torch.cat([same, -same, shifted.T, same], dim=1))
     return model, tokenizer

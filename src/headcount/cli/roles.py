@@ -1,4 +1,4 @@
-"""`headcount roles MODEL --data text|conllu`: heads that attend to a position, a relation, the rarest word, or idle."""
+"""`headcount roles MODEL [--data text|conllu]`: what heads do in sentences, or in a language model without data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Annotated, Any
 from headcount.cli.options import Setup, command, listed, option
 from headcount.errors import counted
 
-UNUSED = ("task", "metric", "pair", "label", "source", "target", "target_data", "beams")
+UNUSED = ("task", "metric", "pair", "label", "target_data", "beams")
+LANGUAGE = "Only for language models, without --data"
+COMMON = ("sink", "streaming")  # roles that very many heads have: counted, not listed
 
 
 @command(sharded=True, without=UNUSED)
 def roles(
     setup: Setup,
-    data: Annotated[str, option("--data", help="A CoNLL-U file, or raw text (parsed by spaCy, if it is installed).")],
+    data: Annotated[
+        str | None,
+        option("--data", help="A CoNLL-U file, raw text, or recordings; a language model needs none."),
+    ] = None,
     relations: Annotated[
         str | None, option("--relations", help="Dependencies to look for; by default nsubj,obj,amod,advmod.")
     ] = None,
@@ -25,30 +30,52 @@ def roles(
     rare: Annotated[float, option("--rare", help="Share of tokens whose focus is the rarest token.")] = 0.5,
     idle: Annotated[float, option("--idle", help="Mean weight on the first token, or on separators.")] = 0.5,
     frequent: Annotated[int, option("--frequent", help="How many of the most frequent tokens are never rare.")] = 500,
+    induction: Annotated[
+        float, option("--induction", panel=LANGUAGE, help="Mean weight on the token after the last occurrence.")
+    ] = 0.4,
+    previous: Annotated[float, option("--previous", panel=LANGUAGE, help="Mean weight on the token before.")] = 0.4,
+    duplicate: Annotated[
+        float, option("--duplicate", panel=LANGUAGE, help="Mean weight on the last occurrence.")
+    ] = 0.4,
+    copying: Annotated[
+        float, option("--copying", panel=LANGUAGE, help="Share of tokens raised most when attended to.")
+    ] = 0.5,
+    sink: Annotated[float, option("--sink", panel=LANGUAGE, help="Mean weight on the initial tokens.")] = 0.5,
+    retrieval: Annotated[
+        float, option("--retrieval", panel=LANGUAGE, help="Share of a needle's tokens that are found again.")
+    ] = 0.1,
+    streaming: Annotated[
+        float, option("--streaming", panel=LANGUAGE, help="Mean weight on the initial and recent tokens.")
+    ] = 0.95,
+    alignment: Annotated[float, option("--alignment", help="Share of tokens at the time when they are spoken.")] = 0.5,
 ) -> None:
-    """Find positional, syntactic and rare-word heads (V19, section 5), and idle ones.
+    """Find what heads do: in sentences (V19, section 5), or in a language model on random tokens.
 
     Examples:
 
       headcount roles ./model --data en_ewt-dev.conllu --out run
 
       headcount roles ./translator --data val.en --limit 500 --json
+
+      headcount roles ./language-model --json
     """
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
-    from headcount.roles import Sentences, Thresholds, chosen_relations, find_roles
+    from headcount.roles import Thresholds, find_roles
 
-    limits = Thresholds(positional, syntactic, rare, idle, frequent)
+    limits = Thresholds(
+        positional, syntactic, rare, idle, frequent,
+        induction, previous, duplicate, copying, sink, retrieval, streaming, alignment,
+    )  # fmt: skip
     asked = listed(relations)
-    reads: Any = False if parser == "none" else parser
-    column = int(setup.text) if setup.text is not None and setup.text.isdigit() else setup.text
-    sentences = Sentences.of(data, parser=reads, text=column, split=setup.split).take(setup.limit, setup.seed)
-    if setup.sample is not None:
-        sentences = setup.sample.of((data,), lambda: sentences)
-    chosen_relations(sentences, asked)
     model, tokenizer = setup.load_model()
+    sentences: Any = None
+    if data is not None and model.main_input_name == "input_features":
+        sentences = setup.load_task(data, tokenizer, model)
+    elif data is not None:
+        sentences = _sentences(setup, data, asked, parser)
     settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
-    with run_of(setup, "roles", model, [sentences], **settings) as run:
+    with run_of(setup, "roles", model, [] if sentences is None else [sentences], **settings) as run:
         with progress("reading attention") as bar:
             found = find_roles(
                 model,
@@ -57,27 +84,47 @@ def roles(
                 relations=asked,
                 thresholds=limits,
                 max_length=setup.max_length,
+                seed=setup.seed,
                 run=run.directory,
                 progress=bar,
             )
         answer = found.to_json()
-        del answer["signature"]
-        result = run.finish({"model": setup.model, "n": len(sentences), **answer})
+        n = answer.pop("signature")["task"]["n"]
+        result = run.finish({"model": setup.model, "n": n, **answer})
     for remark in found.remarks:
         messages.print(remark, style="dim", markup=False)
-    print_json(result) if setup.as_json else _print(result)
+    print_json(result) if setup.as_json else _print(result, "random sequence" if data is None else "sentence")
 
 
-def _print(result: dict[str, Any]) -> None:
+def _sentences(setup: Setup, data: str, relations: list[str] | None, parser: str | None) -> Any:
+    from headcount.roles import Sentences, chosen_relations
+
+    reads: Any = False if parser == "none" else parser
+    column = int(setup.text) if setup.text is not None and setup.text.isdigit() else setup.text
+    sentences = Sentences.of(data, parser=reads, text=column, split=setup.split).take(setup.limit, setup.seed)
+    if setup.sample is not None:
+        sentences = setup.sample.of((data,), lambda: sentences)
+    chosen_relations(sentences, relations)
+    return sentences
+
+
+def _print(result: dict[str, Any], example: str) -> None:
     from headcount.cli.console import console
 
-    title = f"{result['model']}, roles in {counted(result['n'], 'sentence')}"
-    _print_heads(title, result["heads"]) if result["heads"] else console.print(f"{title}: no head has one.")
+    title = f"{result['model']}, roles in {counted(result['n'], example)}"
+    listed = [row for row in result["heads"] if row["role"] not in COMMON]
+    _print_heads(title, listed) if listed else console.print(f"{title}: no head has one.")
     best = [row for row in result["best"] if row["role"] in ("syntactic", "rare")]
     if best:
         _print_heads("The best head for each relation, and for the rarest token", best)
     heads = len({row["head"] for row in result["heads"]})
     console.print(f"Heads with a role: {heads}. Baseline: the most frequent position (syntactic), else any token.")
+    for role in COMMON if "cache" in result else ():
+        rows = [row for row in result["heads"] if row["role"] == role]
+        console.print(f"Heads with the role {role}: {len(rows)} (--json lists them).")
+    if "cache" in result:
+        keep = [row["keep"] for row in result["cache"]["kv_heads"]]
+        console.print(f"Key-value heads that need a whole cache: {keep.count('all')} of {len(keep)}.")
 
 
 def _print_heads(title: str, rows: list[dict[str, Any]]) -> None:

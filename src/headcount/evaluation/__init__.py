@@ -2,6 +2,7 @@
 
 from headcount.evaluation.fills import DRAWS, FILLS, mean_contexts
 from headcount.evaluation.outcomes import Mask, Outcomes
+from headcount.evaluation.replay import head_parts
 from headcount.evaluation.sweep import evaluate, make_plan, measure
 
-__all__ = ["DRAWS", "FILLS", "Mask", "Outcomes", "evaluate", "make_plan", "mean_contexts", "measure"]
+__all__ = ["DRAWS", "FILLS", "Mask", "Outcomes", "evaluate", "head_parts", "make_plan", "mean_contexts", "measure"]

@@ -2,7 +2,10 @@
 "use strict";
 
 const KINDS = { encoder: "encoder", decoder: "decoder", cross: "cross-attention", text: "text", vision: "vision" };
-const ROLES = ["positional", "syntactic", "rare", "idle"];
+const ROLES = {  // as ROLE_COLOURS in heads.py
+  positional: "r0", syntactic: "r1", rare: "r2", idle: "r3", alignment: "r5", induction: "r5", "previous token": "r0",
+  "duplicate token": "r1", retrieval: "r6", copying: "r2", sink: "r3", streaming: "r4",
+};
 const headsOf = site => site.heads.map(index => `${site.name}.${index}`);
 
 // toggle: turns units off or on. look: shows a head. `paint` colours the grid by a map of a run, or by effects on a text.
@@ -58,7 +61,7 @@ function headGrid(sites, { toggle, look }) {
 
   function colourOf(map, value, most) {
     if (value === undefined || value === null) return "none";
-    if (map?.kind === "role") return ROLES.includes(value) ? `r${ROLES.indexOf(value)}` : "r4";
+    if (map?.kind === "role") return ROLES[value] ?? "r4";
     if (!most) return "z0";
     if (map?.kind === "importance") return `s${Math.max(0, Math.min(8, Math.round(8 * value / most)))}`;
     // On one text a single head can outweigh all others: the square root shows those too.

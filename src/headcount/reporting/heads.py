@@ -25,9 +25,14 @@ from headcount.reporting.markup import (
     table,
 )
 from headcount.reporting.numbers import number
-from headcount.reporting.runs import ALL_BUT_ONE, ModelRuns, RunRecord, mapping, parse
+from headcount.reporting.runs import ALL_BUT_ONE, ModelRuns, RunRecord, mapping, parse, rows
 
-ROLE_COLOURS = {"positional": "r0", "syntactic": "r1", "rare": "r2", "idle": "r3"}
+# Roles that are never found together may share a colour; grid.js has the same table.
+ROLE_COLOURS = {
+    "positional": "r0", "syntactic": "r1", "rare": "r2", "idle": "r3", "alignment": "r5",
+    "induction": "r5", "previous token": "r0", "duplicate token": "r1", "retrieval": "r6", "copying": "r2",
+    "sink": "r3", "streaming": "r4",
+}  # fmt: skip
 OTHER_ROLE = "r4"
 ALPHA = 0.05
 NEUTRAL, WORSE, BETTER = "c6", "c1", "c0"
@@ -207,7 +212,7 @@ def _role_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
     first: dict[Head, str] = {}
     for head, row in with_role(run):
         first.setdefault(head, row["role"])
-    letters = {role: role[:1].upper() for role in first.values()}
+    letters = _letters(sorted(set(first.values())))
     key = [(ROLE_COLOURS.get(role, OTHER_ROLE), f"{letter}: {role}") for role, letter in sorted(letters.items())]
     return _maps(
         model, sorted({*first, *run.heads, *model.heads}), "Heads with a role", "roles",
@@ -218,12 +223,28 @@ def _role_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
     )  # fmt: skip
 
 
+def _letters(roles: Iterable[str]) -> dict[str, str]:
+    """A letter for each role: the first of its name that no other has.
+
+    >>> _letters(["sink", "streaming"])
+    {'sink': 'S', 'streaming': 'T'}
+    """
+    letters: dict[str, str] = {}
+    for role in roles:
+        letters[role] = next((one for one in role.upper() if one not in letters.values()), "")
+    return letters
+
+
 def _roles_found(run: RunRecord) -> str:
     counted = Counter(row["role"] for _, row in with_role(run))
     if not counted:
         closest = "; the table lists the heads that come closest" if run.rows("best") else ""
         return f"No head was found to have a role on {run.data()}{closest}."
-    return f"On {run.data()}: {', '.join(f'{n} {role}' for role, n in counted.most_common())}."
+    keep = [row.get("keep") for row in rows(mapping(run.content.get("cache")).get("kv_heads"))]
+    return sentences(
+        f"On {run.data()}: {', '.join(f'{n} {role}' for role, n in counted.most_common())}.",
+        f"{keep.count('all')} of {len(keep)} key-value heads need a whole cache." if keep else "",
+    )
 
 
 def _role_numbers(run: RunRecord) -> Markup | None:

@@ -1,10 +1,10 @@
-"""A model's attention on sentences: each sentence tokenized, its weights at each site, special tokens told apart."""
+"""A model's attention on sentences, tokenized, with special tokens told apart; and on recordings of speech."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,10 @@ from headcount.intervene import capture
 from headcount.roles.sentences import Sentence
 from headcount.scoring import frozen
 from headcount.structure import AttentionSite, anatomy, device_of, embedding_rows, kernel_of, position_limit
-from headcount.tasks import length_limit, pad_token, padded
+from headcount.tasks import SpeechRecognition, length_limit, pad_token, padded
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
+QUIET = 1.4  # below the loudest frame of a recording, in the units of its features: 56 dB
 
 
 class AttentionReader:
@@ -118,9 +119,71 @@ class AttentionReader:
             return model.text_model, ("text",)
         if model.main_input_name != "input_ids":
             raise HeadcountError(
-                f"{type(model).__name__} reads {model.main_input_name}; roles exist only in models that read text"
+                f"{type(model).__name__} reads {model.main_input_name}; roles exist in models that read text, and in "
+                "Whisper with recordings",
+                advice="give Whisper's processor as {tokenizer}",
             )
         return model.base_model, ("encoder", "decoder", "text")
+
+
+@dataclass(frozen=True)
+class Transcript(Sentence):
+    """A recording's text, with the frames of the encoder in which each token is spoken: (T, 2), nan if it is silent."""
+
+    frames: np.ndarray = field(default_factory=lambda: np.empty((0, 2)))
+
+
+class SpeechReader:
+    """Runs Whisper on recordings and their transcripts, and gives its cross-attention."""
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        self.model, self.remarks = model, list[str]()
+        self.sites = [site for site in anatomy(model).sites if site.kept and site.kind == "cross"]
+        if not self.sites:
+            raise HeadcountError("the model has no cross-attention heads left")
+
+    def views(
+        self, task: SpeechRecognition, progress: Callable[[float], None] | None = None
+    ) -> Iterator[tuple[int, AttentionView]]:
+        """Every recording's index and its attention at every site: from what predicts each token to the frames."""
+        for index in range(len(task)):
+            assert task.labels is not None
+            features = task.batch([index]).inputs["input_features"]  # (1, mels, frames)
+            ids, first = task.labels[index][:-1], len(task.start) - 1  # without the end
+            given = torch.tensor([[*task.start, *ids[:-1]]], device=device_of(self.model))
+            with frozen(self.model), torch.no_grad():
+                heard = self.model.get_encoder()(features.to(given.device, self.model.dtype))
+                with capture(self.model, contexts=False) as seen:
+                    self.model(encoder_outputs=heard, decoder_input_ids=given, use_cache=False)
+            frames = spoken_frames(features[0].numpy(), [task.tokenizer.decode([token]) for token in ids])
+            frames = frames * heard[0].shape[1] / features.shape[-1]
+            text = Transcript(task.targets[index], place=task.places[index], frames=frames)
+            spoken = Tokens(np.array(ids), np.isfinite(frames[:, 0]))
+            sound = Tokens(np.arange(heard[0].shape[1]), np.ones(heard[0].shape[1], bool))
+            for site in self.sites:
+                weights = seen.attention[site][0, :, first:].float().cpu().numpy()
+                yield index, AttentionView(site, weights, spoken, sound, text)
+            if progress is not None:
+                progress((index + 1) / len(task))
+
+
+def spoken_frames(features: np.ndarray, tokens: Sequence[str]) -> np.ndarray:
+    """From which frame to which each token is spoken, if all letters take the same time: (T, 2), nan without letters.
+
+    >>> spoken_frames(np.array([[-1.0, 1.0, 1.0, 1.0, -1.0]]), [" a", "bc", "."]).tolist()
+    [[1.0, 2.0], [2.0, 4.0], [nan, nan]]
+
+    features: (mels, frames), Whisper's: a fourth of the decimal logarithm of the power. This depends on nothing in the
+    model. Speech is from the first frame to the last that is at most 56 dB below the loudest.
+    """
+    loudness = features.max(0)
+    loud = np.flatnonzero(loudness > loudness.max() - QUIET)
+    letters = np.array([sum(map(str.isalnum, token)) for token in tokens], float)
+    if not letters.sum():
+        return np.full((len(tokens), 2), np.nan)
+    until = loud[0] + (loud[-1] + 1 - loud[0]) * letters.cumsum() / letters.sum()
+    since = np.concatenate([loud[:1], until[:-1]])
+    return np.where(letters[:, None] > 0, np.stack([since, until], axis=1), np.nan)
 
 
 @dataclass(frozen=True)
@@ -181,6 +244,10 @@ class EncodedSentences:
     @cached_property
     def lengths(self) -> list[int]:
         return [len(one.ids) for one in self.tokens]
+
+    def ids(self) -> list[list[int]]:
+        """The token ids of every sentence."""
+        return [one.ids.tolist() for one in self.tokens]
 
     def subset(self, indices: Sequence[int]) -> EncodedSentences:
         return EncodedSentences(tuple(self.sentences[i] for i in indices), tuple(self.tokens[i] for i in indices))

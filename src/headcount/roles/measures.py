@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from scipy.ndimage import median_filter
 
 from headcount.errors import BadData, unknown
-from headcount.roles.attention import AttentionView, Tokens
+from headcount.roles.attention import AttentionView, Tokens, Transcript
 from headcount.roles.sentences import Sentence, Sentences, universal
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # V19's
@@ -38,6 +39,9 @@ class Measure(Protocol):
     @property
     def details(self) -> tuple[str, ...]: ...
 
+    @property
+    def paper(self) -> str: ...
+
     def holds(self, score: float, baseline: float) -> bool: ...
 
     def count(self, view: AttentionView) -> Counted | None:
@@ -59,6 +63,7 @@ class Positional:
     threshold: float = 0.9
     reach: int = 5
     name: str = "positional"
+    paper: str = "Voita et al. 2019"
 
     @property
     def details(self) -> tuple[str, ...]:
@@ -98,6 +103,7 @@ class Rare:
     threshold: float = 0.5
     frequent: int = 500
     name: str = "rare"
+    paper: str = "Voita et al. 2019"
     details: tuple[str, ...] = ("rarest",)
     common: frozenset[int] = field(default=frozenset(), init=False)
 
@@ -150,6 +156,7 @@ class Idle:
 
     threshold: float = 0.5
     name: str = "idle"
+    paper: str = "Clark et al. 2019"
     details: tuple[str, ...] = ("first", "separator")
 
     def holds(self, score: float, baseline: float) -> bool:
@@ -179,7 +186,7 @@ class Syntactic:
     count, for the head and for the baseline.
     """
 
-    name = "syntactic"
+    name, paper = "syntactic", "Voita et al. 2019"
 
     def __init__(self, data: Sentences, relations: Sequence[str] = RELATIONS, margin: float = 0.1) -> None:
         self.relations, self.margin = tuple(relations), margin
@@ -225,6 +232,38 @@ class Syntactic:
             for detail, query, key in self.pairs(sentence, causal):
                 offsets[detail][key - query] += 1
         return [counter.most_common(1)[0][0] if counter else None for counter in offsets]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How often the frame that a token attends to most is one in which the token is spoken, give or take 0.1 seconds.
+
+    A frame that all tokens attend to aligns nothing. So each frame's weights are standardized over the tokens, and
+    smoothed over seven frames, as Whisper does for its time stamps (Radford et al. 2023). The baseline picks a frame of
+    the speech at random.
+    """
+
+    threshold: float = 0.5
+    name: str = "alignment"
+    paper: str = "Radford et al. 2023"
+    details: tuple[str, ...] = ("where the token is spoken",)
+    collar: int = 5  # frames of 20 milliseconds
+
+    def holds(self, score: float, baseline: float) -> bool:
+        return score >= max(self.threshold, baseline)
+
+    def count(self, view: AttentionView) -> Counted | None:
+        if not isinstance(view.sentence, Transcript) or not view.queries.is_word.any():
+            return None
+        since, until = view.sentence.frames[view.queries.is_word].T  # (T',)
+        end = min(int(np.ceil(until[-1])) + self.collar, view.weights.shape[-1])
+        weights = view.weights[..., :end]
+        deviation = weights.std(1, keepdims=True)
+        standard = (weights - weights.mean(1, keepdims=True)) / np.where(deviation > 0, deviation, 1)
+        frame = median_filter(standard, size=(1, 1, 7))[:, view.queries.is_word].argmax(-1)  # (heads, T')
+        first, last = np.maximum(since - self.collar, 0), np.minimum(until + self.collar, end)
+        hits = (frame >= first) & (frame < last)
+        return Counted(hits.sum(-1)[:, None], np.array([len(since)]), np.array([((last - first) / end).sum()]))
 
 
 def pieces_of_words(sentence: Sentence, tokens: Tokens) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`find_roles`: which heads attend to a relative position, a syntactic relation or the rarest word, or rest.
+"""`find_roles`: what heads do in sentences, in recordings that are transcribed, and in a language model.
 
 Every role is counted in each sentence at each site (`CountRoles`, work for an engine). Added up, the counts give scores
 with bootstrap intervals over sentences (`RoleCounts`).
@@ -7,7 +7,7 @@ with bootstrap intervals over sentences (`RoleCounts`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,54 @@ import numpy as np
 from headcount.engine import Arrays, Progress, is_finite, over_shards
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
-from headcount.roles.attention import TOKENS, AttentionReader, EncodedSentences, encode
-from headcount.roles.measures import Counted, Idle, Measure, Positional, Rare, Syntactic, chosen_relations, frequencies
+from headcount.roles.attention import TOKENS, AttentionReader, SpeechReader, encode
+from headcount.roles.language_roles import (
+    CopiedTokens,
+    Copying,
+    DuplicateToken,
+    Induction,
+    PreviousToken,
+    Retrieval,
+    Sink,
+    Streaming,
+    cache_plan,
+    make_probes,
+    refuse_non_decoder,
+)
+from headcount.roles.measures import (
+    Alignment,
+    Counted,
+    Idle,
+    Measure,
+    Positional,
+    Rare,
+    Syntactic,
+    chosen_relations,
+    frequencies,
+)
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import interval
 from headcount.structure import AttentionSite, anatomy
-from headcount.tasks import ACCURACY, refuse_non_tokenizer
+from headcount.tasks import ACCURACY, SpeechRecognition, digest, refuse_non_tokenizer
 
 LEAST = 10  # cases; with fewer, a head gets no score
 
 
 def find_roles(
     model: Any,
-    data: Any,
-    tokenizer: Any,
+    data: Any = None,
+    tokenizer: Any = None,
     *,
     relations: Sequence[str] | None = None,
     thresholds: Thresholds | None = None,
     parser: Any = None,
     max_length: int | None = None,
+    seed: int = 0,
     run: str | Path | RunDirectory | None = None,
     progress: Progress | None = None,
 ) -> Roles:
-    """Find positional, syntactic and rare-word heads as V19 (section 5) defines them, and idle heads.
+    """Find what heads do: in sentences as V19 (section 5) defines it, or in a language model on random tokens.
 
     >>> from headcount.tasks.classification import toy_classifier
     >>> model, task = toy_classifier()
@@ -48,58 +72,138 @@ def find_roles(
     0
 
     data: a CoNLL-U file with gold dependencies, or raw text in any form that a task reads, parsed by spaCy.
-    tokenizer: a fast one, whose offsets join pieces to words.
+        For Whisper, recordings with transcripts. None: a decoder is searched for induction heads and the like.
+    tokenizer: a fast one, whose offsets join pieces to words; for Whisper its processor.
     relations: of Universal Dependencies; by default V19's nsubj, obj, amod and advmod.
     parser: the name of a spaCy model, or a pipeline; False: no syntactic heads.
+    max_length: of sentences, in tokens; without data, of the longest random context (512).
+    seed: of the random tokens.
     run: a run directory, which keeps finished shards and resumes from them.
     progress: called with the share done, from 0 to 1.
     """
     refuse_non_tokenizer(tokenizer)
-    sentences = Sentences.of(data, parser=parser)
     limits = thresholds or Thresholds()
-    names, remarks = chosen_relations(sentences, relations)
-    reader = AttentionReader(model, tokenizer)
-    encoded, on_length = encode(model, tokenizer, sentences.sentences, max_length)
-    counts = frequencies(one.ids[one.is_word] for one in encoded.tokens)
-    measures: list[Measure] = [Positional(limits.positional), Idle(limits.idle)]
-    measures.append(Rare(counts, limits.rare, limits.frequent))
-    if names:
-        measures.append(Syntactic(sentences, names, limits.syntactic))
+    if data is None:
+        study = _on_random_tokens(model, tokenizer, limits, seed, max_length)
+    elif model.main_input_name == "input_features" and hasattr(tokenizer, "feature_extractor"):
+        study = _on_recordings(model, tokenizer, limits, data)
+    else:
+        study = _on_sentences(model, tokenizer, limits, Sentences.of(data, parser=parser), relations, max_length)
+    reader, measures = study.work.reads(model, tokenizer), {measure.name: measure for measure in study.work.measures}
     signature = {
         "model": model_signature(model),
-        "task": sentences.signature(),
-        "relations": names,
+        **study.about,
         "thresholds": vars(limits),
         "max_length": max_length,
         "least_cases": LEAST,
         "versions": versions(),
     }
     with open_run(run, signature) as directory:
-        work = CountRoles(tokenizer, tuple(measures))
-        arrays = over_shards(work, model, encoded, directory=directory, name="roles", progress=progress)
-    every = [counts.read(arrays) for counts in work.empty_counts(reader, 0)]
-    if not any(counts.cases.sum() for counts in every if counts.measure.name == "rare"):
+        arrays = over_shards(study.work, model, study.examples, directory=directory, name="roles", progress=progress)
+        if Copying.name in measures:
+            repeated = [i for i, probe in enumerate(study.examples.sentences) if probe.period]
+            arrays |= over_shards(
+                CopiedTokens(), model, study.examples.subset(repeated), directory=directory, name="copying"
+            )
+    every = [counts.read(arrays) for counts in study.work.empty_counts(reader, 0)]
+    remarks = [*study.remarks, *reader.remarks]
+    if "rare" in measures and not any(counts.cases.sum() for counts in every if counts.measure.name == "rare"):
         remarks.append(
             f"no sentence has a token beyond the {limits.frequent} most frequent, so rare-word heads cannot be found"
         )
-    found, place = [role for counts in every for role in counts.found()], anatomy(model).index
+    found, place, names = [role for counts in every for role in counts.found()], anatomy(model).index, list(measures)
+    streaming = {
+        head: float(score)
+        for counts in every
+        if counts.measure.name == Streaming.name
+        for head, score in zip(counts.site.heads, counts.scores()[0][:, 0], strict=True)
+    }
     return Roles(
-        found=tuple(sorted(found, key=lambda role: (place(role.head), role.role, role.detail))),
+        found=tuple(sorted(found, key=lambda role: (place(role.head), names.index(role.role), role.detail))),
         best=tuple(best(every)),
-        remarks=(*sentences.remarks, *reader.remarks, *on_length, *remarks),
+        remarks=tuple(remarks),
         signature=signature,
+        papers={name: measure.paper for name, measure in measures.items()},
+        cache=cache_plan(reader.sites, streaming, limits.streaming) if streaming else {},
     )
 
 
 @dataclass(frozen=True)
+class Study:
+    """What heads are searched for, on which examples; `about` is what the signature says of it."""
+
+    work: CountRoles
+    examples: Any  # EncodedSentences or SpeechRecognition
+    about: dict[str, Any]
+    remarks: tuple[str, ...] = ()
+
+
+def _on_sentences(
+    model: Any,
+    tokenizer: Any,
+    limits: Thresholds,
+    sentences: Sentences,
+    relations: Sequence[str] | None,
+    max_length: int | None,
+) -> Study:
+    names, on_relations = chosen_relations(sentences, relations)
+    encoded, on_length = encode(model, tokenizer, sentences.sentences, max_length)
+    counts = frequencies(one.ids[one.is_word] for one in encoded.tokens)
+    measures: list[Measure] = [Positional(limits.positional), Idle(limits.idle)]
+    measures.append(Rare(counts, limits.rare, limits.frequent))
+    if names:
+        measures.append(Syntactic(sentences, names, limits.syntactic))
+    about = {"task": sentences.signature(), "relations": names}
+    remarks = (*sentences.remarks, *on_length, *on_relations)
+    return Study(CountRoles(tokenizer, tuple(measures)), encoded, about, remarks)
+
+
+def _on_recordings(model: Any, processor: Any, limits: Thresholds, data: Any) -> Study:
+    task = data if isinstance(data, SpeechRecognition) else SpeechRecognition(data, processor)
+    remarks = (
+        *task.check(model),
+        "the time of each token is estimated by letters; aligning heads are searched for in cross-attention",
+    )
+    work = CountRoles(processor, (Alignment(limits.alignment),), reads=SpeechReader)
+    return Study(work, task, {"task": task.signature()}, remarks)
+
+
+def _on_random_tokens(model: Any, tokenizer: Any, limits: Thresholds, seed: int, max_length: int | None) -> Study:
+    refuse_non_decoder(model)
+    probes = make_probes(model, tokenizer, seed, max_length)
+    measures: list[Measure] = [
+        Induction(limits.induction),
+        PreviousToken(limits.previous),
+        DuplicateToken(limits.duplicate),
+        Retrieval(limits.retrieval),
+        Copying(limits.copying),
+        Sink(limits.sink),
+        Streaming(limits.streaming),
+    ]
+    remarks = []
+    if model.get_output_embeddings() is None:
+        remarks.append(f"{type(model).__name__} has no output embeddings, so copying heads cannot be found")
+        measures = [measure for measure in measures if measure.name != Copying.name]
+    about = {"task": {"task": "random tokens", "n": len(probes), "fingerprint": digest(probes.ids())}, "seed": seed}
+    return Study(CountRoles(tokenizer, tuple(measures)), probes, about, tuple(remarks))
+
+
+@dataclass(frozen=True)
 class Thresholds:
-    """When a head has a role: V19's numbers, and one half for rare words and idle heads, where V19 has none.
+    """When a head has a role: the papers' numbers, and where they have none, our choice (docs/roles.md says which).
 
     positional: the share of tokens whose largest weight is at one relative position.
     syntactic: by how much the score beats the most frequent relative position.
     rare: the share of tokens whose largest weight is at the rarest token.
     idle: the mean weight on the first token, or on the separators.
     frequent: a sentence counts for rare words only if its rarest token is not among this many most frequent ones.
+    induction, previous, duplicate: the mean weight on the token after the last occurrence of this one, on the token
+        before, on the last occurrence.
+    copying: the share of tokens that are raised most when they are attended to.
+    sink: the mean weight on the initial tokens.
+    retrieval: the share of a needle's tokens that have the largest weight when they are to be written again.
+    streaming: the mean weight on the initial and the recent tokens.
+    alignment: the share of a transcript's tokens whose largest weight is where they are spoken.
     """
 
     positional: float = 0.9
@@ -107,9 +211,17 @@ class Thresholds:
     rare: float = 0.5
     idle: float = 0.5
     frequent: int = 500
+    induction: float = 0.4
+    previous: float = 0.4
+    duplicate: float = 0.4
+    copying: float = 0.5
+    sink: float = 0.5
+    retrieval: float = 0.1
+    streaming: float = 0.95
+    alignment: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("positional", "syntactic", "rare", "idle"):
+        for name in (one.name for one in fields(self) if one.name != "frequent"):
             if not 0 <= getattr(self, name) <= 1:
                 raise HeadcountError(
                     f"the threshold {name} is a share from 0 to 1, not {getattr(self, name)}", f"change {{{name}}}"
@@ -120,12 +232,18 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles that were found, in the order of the heads, and the best head of every role and detail."""
+    """The roles that were found, in the order of the heads, and the best head of every role and detail.
+
+    papers: where each role that was searched for is from. cache: which key-value heads need a whole cache (of a
+    language model; see `cache_plan`).
+    """
 
     found: tuple[Role, ...]
     best: tuple[Role, ...]
     remarks: tuple[str, ...] = ()
     signature: dict[str, Any] = field(default_factory=dict)
+    papers: dict[str, str] = field(default_factory=dict)
+    cache: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         heads = len({role.head for role in self.found})
@@ -141,6 +259,8 @@ class Roles:
             "heads": [role.to_json() for role in self.found],
             "best": [role.to_json() for role in self.best],
             "remarks": list(self.remarks),
+            "papers": self.papers,
+            **({"cache": self.cache} if self.cache else {}),
             "signature": self.signature,
         }
 
@@ -173,6 +293,7 @@ class CountRoles:
     tokenizer: Any
     measures: tuple[Measure, ...]
     tokens: int = TOKENS
+    reads: Any = AttentionReader  # or SpeechReader
 
     def summed(self, name: str) -> bool:
         return False
@@ -180,11 +301,11 @@ class CountRoles:
     def fits(self, arrays: Arrays, count: int) -> bool:
         return bool(arrays) and all(one.shape[:1] == (count,) and is_finite(one) for one in arrays.values())
 
-    def empty_counts(self, reader: AttentionReader, sentences: int) -> list[RoleCounts]:
+    def empty_counts(self, reader: Any, sentences: int) -> list[RoleCounts]:
         return [RoleCounts(measure, site, sentences) for measure in self.measures for site in reader.sites]
 
-    def __call__(self, model: Any, examples: EncodedSentences, progress: Progress | None = None) -> Arrays:
-        reader = AttentionReader(model, self.tokenizer)
+    def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
+        reader = self.reads(model, self.tokenizer)
         empty = self.empty_counts(reader, len(examples))
         every = {(counts.measure.name, counts.site.name): counts for counts in empty}
         for index, view in reader.views(examples, progress):
