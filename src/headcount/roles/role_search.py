@@ -16,6 +16,7 @@ import numpy as np
 from headcount.engine import Arrays, Progress, is_finite, over_shards
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
+from headcount.reporting import Shown
 from headcount.roles.attention import TOKENS, AttentionReader, EncodedSentences, encode
 from headcount.roles.measures import Counted, Idle, Measure, Positional, Rare, Syntactic, chosen_relations, frequencies
 from headcount.roles.sentences import Sentences
@@ -119,7 +120,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(Shown):
     """The roles that were found, in the order of the heads, and the best head of every role and detail."""
 
     found: tuple[Role, ...]
