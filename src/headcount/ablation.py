@@ -45,6 +45,7 @@ class AblationSettings:
             raise HeadcountError(f"alpha is a probability above 0, not {self.alpha}", advice="change {alpha}")
 
     def effects(self, outcomes: Outcomes, masks: Sequence[Mask]) -> Effects:
+        """The tests of these masks against the whole model, with these settings."""
         return effects_of(outcomes, masks, self.resamples, self.alpha, self.seed)
 
 
@@ -204,6 +205,7 @@ class AllButOne(Shown):
 
     @property
     def chosen_apart(self) -> bool:
+        """Whether the heads were chosen on other examples than they are tested on."""
         return self.shared == 0
 
     def __repr__(self) -> str:

@@ -111,6 +111,7 @@ class Gated(Shown):
 
     @property
     def after(self) -> float:
+        """The metric of the last stage."""
         return self.stages[-1].score
 
     def __repr__(self) -> str:

@@ -138,6 +138,7 @@ class Roles(Shown):
         return [role for role in self.found if role.head == name]
 
     def to_json(self) -> dict[str, Any]:
+        """What `headcount roles --json` prints, without the model."""
         return {
             "heads": [role.to_json() for role in self.found],
             "best": [role.to_json() for role in self.best],
@@ -164,6 +165,7 @@ class Role:
     cases: int
 
     def to_json(self) -> dict[str, Any]:
+        """One of the `heads` that `headcount roles --json` prints."""
         return {**vars(self), "head": str(self.head)}
 
 
