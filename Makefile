@@ -12,7 +12,7 @@ LOCK := $(shell $(PYTHON) -c 'import sys; print("requirements%s.lock" % ("-3.10"
 TORCH := $(shell sed -n 's/^torch==//p' requirements.lock)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format lock clean
+.PHONY: help demo test test-slow check format lock docs clean
 
 help:  ## print what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,13 @@ lock:  ## write the lock anew from pyproject.toml (and again with PYTHON=python3
 	  | sed -e 's/^\(torch==[0-9.]*\)+.*/\1/' -e '/^\(nvidia\|cuda\|triton\)/d' >> .venv-lock/lock
 	mv .venv-lock/lock $(LOCK) && rm -rf .venv-lock
 
+# The tools of the extra `docs` alone: the reference is read from the source, so nothing of headcount is imported.
+docs:  ## build the documentation as a site in site/; a dead link or an undocumented name fails
+	test -d .venv-docs || $(PYTHON) -m venv .venv-docs
+	sed -n '/^docs = \[/,/^\]/s/^  "\(.*\)",.*/\1/p' pyproject.toml > .venv-docs/requirements
+	.venv-docs/bin/python -m pip install --disable-pip-version-check --quiet -r .venv-docs/requirements
+	.venv-docs/bin/mkdocs build --strict
+
 clean:  ## remove the environment and everything made
-	rm -rf .venv .venv-lock build dist demo-run demo-translation .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-lock .venv-docs site build dist demo-run demo-translation .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,9 +23,10 @@ def squeezed(text):
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("page", "runs"), [("README.md", 1), ("docs/masking.md", 5)])
+@pytest.mark.parametrize(("page", "runs"), [("README.md", 1), ("docs/masking.md", 5), ("docs/mistakes.md", 7)])
 def test_python_and_commands(repository, page, runs, tmp_path, monkeypatch):
     """In their order, in one empty directory: a command may read what the Python before it has saved."""
+    together = {} if page == "docs/mistakes.md" else None  # where later blocks use the names of earlier ones
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     logging.disable_progress_bar()
@@ -35,7 +36,7 @@ def test_python_and_commands(repository, page, runs, tmp_path, monkeypatch):
         if kind == "python":
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                exec(content, {})
+                exec(content, {} if together is None else together)
             assert next_kind == "text"
             assert squeezed(printed.getvalue()) == squeezed(shown)
             ran += 1

@@ -16,6 +16,7 @@ from headcount.engine import Progress
 from headcount.errors import HeadcountError, counted, unknown
 from headcount.evaluation import DRAWS, Mask, Outcomes, evaluate
 from headcount.heads import Head
+from headcount.reporting import Shown
 from headcount.runs import RunDirectory, model_signature, open_run
 from headcount.stats import MCNEMAR, SEED, Correlation, corrected, correlation, paired_t, paired_test
 from headcount.structure import Anatomy, AttentionSite, anatomy
@@ -53,6 +54,7 @@ class AblationSettings:
         return {"fill": self.fill, "against": self.against, "draws": self.draws, "seed": self.seed}
 
     def effects(self, outcomes: Outcomes, masks: Sequence[Mask]) -> Effects:
+        """The tests of these masks against the whole model, with these settings."""
         return effects_of(outcomes, masks, self.resamples, self.alpha, self.seed)
 
 
@@ -85,7 +87,7 @@ def ablate_each(
 
 
 @dataclass(frozen=True, eq=False)
-class Ablation:
+class Ablation(Shown):
     """The effect of turning off each head; `effects` are in the order of `heads`."""
 
     heads: tuple[Head, ...]
@@ -204,7 +206,7 @@ class LayerResult:
 
 
 @dataclass(frozen=True, eq=False)
-class AllButOne:
+class AllButOne(Shown):
     """Each layer reduced to its best head: M19 tables 2 and 3, or 5 and 6 if `chosen_apart`, on other data.
 
     shared: how many of the examples that the heads are tested on they were also chosen on.
@@ -217,6 +219,7 @@ class AllButOne:
 
     @property
     def chosen_apart(self) -> bool:
+        """Whether the heads were chosen on other examples than they are tested on."""
         return self.shared == 0
 
     def __repr__(self) -> str:
@@ -273,7 +276,7 @@ def compare(
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Shown):
     """The same heads' effects on two data sets, and their correlation (M19 figure 2)."""
 
     here: Ablation

@@ -20,6 +20,7 @@ from headcount.engine import Progress
 from headcount.errors import BadCheckpoint, HeadcountError, counted
 from headcount.model_directory import by_number, fetch
 from headcount.pruning import Curve, pruning_curve, resolve_overlap
+from headcount.reporting import Shown
 from headcount.runs import RunDirectory, fingerprint, open_run, versions
 from headcount.scoring import importance
 from headcount.stats import correlation
@@ -204,7 +205,7 @@ def _beside(curve: Curve, others: Sequence[Curve]) -> list[tuple[Step, Step]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Dynamics:
+class Dynamics(Shown):
     """The checkpoints of a training run in order, and when the order of their heads settled.
 
     remarks: what the user should know about the data.

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import made_up_runs as made_up
 import page_reading as reading
 import tiny_models
 from headcount import save
@@ -88,3 +89,18 @@ def test_refusals_are_one_sentence(headcount, tmp_path):
         assert not (tmp_path / "report.html").exists()
         assert len(done.err.strip().splitlines()) == 1
     assert headcount("report", "--colour", "red").code == 2
+
+
+def test_charts_for_a_paper(headcount, tmp_path):
+    runs = [made_up.write(tmp_path / name, made_up.run_json(name)) for name in ("curve", "bench")]
+    done = headcount("report", *runs, "-o", tmp_path / "report.html", "--figures", tmp_path / "figures")
+    assert (done.code, done.err) == (0, "")
+    assert str(tmp_path / "figures") in done.out
+    assert (tmp_path / "report.html").is_file()
+    names = ("accuracy-as-heads-are-removed", "forward-pass-speedup")
+    written = {f"{name}.{ending}" for name in names for ending in ("svg", "pdf")}
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == written
+    (tmp_path / "a file").touch()
+    done = headcount("report", *runs, "-o", tmp_path / "report.html", "--figures", tmp_path / "a file")
+    assert done.code == 1
+    assert "--figures" in done.err

@@ -26,6 +26,7 @@ from headcount.bench.timing import (
     runner_of,
 )
 from headcount.errors import HeadcountError, counted, first_line, unknown
+from headcount.reporting import Shown
 from headcount.runs import model_signature, versions
 from headcount.structure import embedding_rows, position_limit, random_inputs
 
@@ -37,7 +38,7 @@ LARGE = 0.5  # from here on, gains are written as times instead of percent
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Shown):
     """The results of `benchmark`.
 
     rows: forward passes, or a generator's prefill, in examples per second. decoding: in tokens per second.

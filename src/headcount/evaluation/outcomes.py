@@ -15,14 +15,17 @@ from torch import Tensor
 
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
+from headcount.reporting import Shown
+from headcount.stats import change_bounds, interval
 from headcount.tasks import Metric
 
 Mask = frozenset[Head]
+FEW = 50  # masks that are shown with intervals, which take a while for metrics that need a bootstrap
 TIE = 1e-4  # logits closer than this
 
 
 @dataclass(frozen=True, eq=False)
-class Outcomes:
+class Outcomes(Shown):
     """Sufficient statistics per mask and example: `values[mask, example, statistic]`.
 
     `masks` are the sets of heads that were off, in the order asked for; the empty set is the whole model. `near_ties`
@@ -54,6 +57,28 @@ class Outcomes:
         if mask not in self.masks:
             raise HeadcountError(f"no outcomes for {', '.join(map(str, sorted(mask))) or 'the whole model'}")
         return self.values[self.masks.index(mask)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The score under every mask and its change; with 95% intervals if there are at most 50 masks."""
+        scores, whole = self.scores(), self.masks.index(frozenset()) if frozenset() in self.masks else None
+        rows: list[dict[str, Any]] = [
+            {"off": sorted(map(str, mask)), "score": float(score)}
+            for mask, score in zip(self.masks, scores, strict=True)
+        ]
+        if len(rows) <= FEW:
+            for row, values in zip(rows, self.values, strict=True):
+                row["low"], row["high"] = interval(values, self.metric)
+        if whole is not None:
+            for place, row in enumerate(rows):
+                row["change"] = float(scores[place] - scores[whole])
+                if len(rows) <= FEW and row["off"]:  # without a mask it is the same model, on any data
+                    low, high = change_bounds(self.values[whole], self.values[place][None], self.metric)
+                    row["change_low"], row["change_high"] = float(low[0]), float(high[0])
+        base: dict[str, Any] = (
+            {} if whole is None else {key: rows[whole][key] for key in ("score", "low", "high") if key in rows[whole]}
+        )
+        facts = {**self.metric.facts(), "n": self.values.shape[1], "near_ties": self.near_ties}
+        return {**facts, **base, "masks": rows, "signature": self.signature}
 
 
 def best_candidate(logits: Tensor) -> tuple[Tensor, Tensor]:

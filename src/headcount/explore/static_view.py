@@ -27,6 +27,7 @@ class View:
 
     @cached_property
     def html(self) -> str:
+        """The page as text."""
         return explorer_page(self.content)
 
     def save(self, file: str | Path) -> Path:

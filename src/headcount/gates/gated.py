@@ -10,6 +10,7 @@ from typing import Any
 from headcount.gates.gate_training import parse_notes
 from headcount.heads import Head
 from headcount.pruning import before_and_after, how_to_load, pruning_facts
+from headcount.reporting import Shown
 from headcount.structure import anatomy
 from headcount.surgery import Evidence
 from headcount.tasks import Metric
@@ -93,7 +94,7 @@ class GateStage:
 
 
 @dataclass(frozen=True, eq=False)
-class Gated:
+class Gated(Shown):
     """The model of the last stage, its units really removed, and every stage.
 
     before, after: metric on held-out data; change, low, high: after minus before.
@@ -110,6 +111,7 @@ class Gated:
 
     @property
     def after(self) -> float:
+        """The metric of the last stage."""
         return self.stages[-1].score
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Pruning: curves, the search for the largest cut within a budget, and compensation for the removed heads."""
 
 from headcount.pruning.compensation import COMPENSATIONS, compensate
-from headcount.pruning.curve import Curve, pruning_curve
+from headcount.pruning.curve import Curve, Curves, Point, pruning_curve
 from headcount.pruning.model_comparison import ModelComparison, compare_models
 from headcount.pruning.pipeline import forecast, prune
 from headcount.pruning.pruned import Pruned, before_and_after, how_to_load, pruning_facts
@@ -14,7 +14,9 @@ __all__ = [
     "OVERLAPS",
     "SEARCHES",
     "Curve",
+    "Curves",
     "ModelComparison",
+    "Point",
     "Pruned",
     "Pruning",
     "before_and_after",

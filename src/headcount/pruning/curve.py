@@ -17,6 +17,7 @@ from headcount.heads import Head
 from headcount.pruning.search import SearchCheckpoint, cut_name
 from headcount.pruning.search_methods import counts, removable
 from headcount.pruning.splits import resolve_overlap
+from headcount.reporting import Shown
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import Scores, importance
 from headcount.stats import change_bounds, interval
@@ -51,7 +52,7 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(Shown):
     """Heads removed step by step in one order; kind None means all kinds together.
 
     remarks: what the user should know about the data.
@@ -71,6 +72,11 @@ class Curve:
         kind = f" of {self.kind} heads" if self.kind else ""
         return f"<{self.method} curve{kind}, {counted(len(self.points), 'point')}: {self.metric.name} {ends}>"
 
+    @property
+    def n(self) -> int:
+        """How many examples every point was measured on."""
+        return len(self.points[0].statistics)
+
     def to_json(self) -> dict[str, Any]:
         """One of the `curves` that `headcount curve --json` prints."""
         names = ("pruned", "score", "low", "high", "change", "change_low", "change_high", "relative")
@@ -79,6 +85,15 @@ class Curve:
             for point in self.points
         ]
         return {"method": self.method, "kind": self.kind, "reestimated": self.reestimated, "points": points}
+
+
+class Curves(Shown, list[Curve]):
+    """Several curves on the same data; a list that is shown as one chart."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The metric and the `curves` that `headcount curve --json` prints."""
+        base = {"base": self[0].points[0].score, **self[0].metric.facts(), "n": self[0].n} if self else {}
+        return {**base, "curves": [one.to_json() for one in self]}
 
 
 def pruning_curve(
@@ -116,7 +131,7 @@ def pruning_curve(
     overlap: "refuse", "drop" or "allow" rows of the task that the scores were estimated on.
     run: a run directory that keeps every measured point; the same call resumes there.
     progress: called with the share done, from 0 to 1.
-    Returns a `Curve`; a list of them if there are several scores or kinds.
+    Returns a `Curve`; `Curves`, a list of them, if there are several scores or kinds.
     """
     refuse_non_tasks(task=task, score_task=score_task or task)
     several = [scores] if isinstance(scores, Scores) or not isinstance(scores, Sequence) else list(scores)
@@ -139,7 +154,7 @@ def pruning_curve(
         "versions": versions(),
     }
     lines = [(one, kind) for one in several for kind in each_kind]
-    curves = []
+    curves = Curves()
     with open_run(run, {**signature, "kinds": kinds, "scores": [_scores_signature(one) for one in several]}) as kept:
         base = evaluate(model, task, run=kept, name=cut_name(())).of()
         for place, (one, kind) in enumerate(lines):

@@ -18,6 +18,7 @@ from headcount.errors import BadData, HeadcountError, counted
 from headcount.export import open_onnx
 from headcount.pruning.cut_size import Budget
 from headcount.pruning.pruned import Pruned
+from headcount.reporting import Shown
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import NonInferiority, noninferior
 from headcount.structure import device_of
@@ -102,7 +103,7 @@ def _half(progress: Progress, place: int, share: float) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class ModelComparison:
+class ModelComparison(Shown):
     """Two models on the same examples.
 
     before, after: the metric of the first and of the second model; change, low, high: second minus first with its

@@ -12,6 +12,7 @@ from headcount.heads import Head, format_units
 from headcount.pruning.curve import Point
 from headcount.pruning.cut_size import Budget, in_unit
 from headcount.pruning.settings import Pruning
+from headcount.reporting import Shown
 from headcount.stats import NonInferiority
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import Evidence
@@ -19,7 +20,7 @@ from headcount.tasks import Metric
 
 
 @dataclass(frozen=True, eq=False)
-class Pruned:
+class Pruned(Shown):
     """A smaller model, how it was found, and how it compares.
 
     before, after: metric on held-out test data; change, low, high: after minus before with its paired 95% interval.

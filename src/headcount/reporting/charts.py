@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from headcount.reporting.markup import Markup, asset, join, legend, tag
+from headcount.reporting.markup import Markup, asset, charting, join, legend, tag
 from headcount.reporting.numbers import MINUS, write
 
 WIDTH = 360.0  # of every drawing: about a phone
@@ -177,6 +177,7 @@ class Series:
     dots: Sequence[Dot] = field(repr=False)
 
 
+@charting
 def line_chart(
     series: Sequence[Series],
     across: str,
@@ -197,12 +198,7 @@ def line_chart(
     points are. may_be_log: the y axis is logarithmic if the largest value is more than 50 times the smallest, for
     metrics without an upper bound such as perplexity.
     """
-    dots = [dot for one in series for dot in one.dots]
-    ends = [value for dot in dots for value in (dot.y, dot.low, dot.high) if value is not None]
-    ends += [level[0]] if level else []
-    log = may_be_log and bool(ends) and 0 < 50 * min(ends) < max(ends)
-    ys = (0.9 * min(ends), 1.1 * max(ends)) if log else padded_range(ends)
-    xs = (0.0, 1.0) if whole else padded_range([dot.x for dot in dots] + ([at[0]] if at else []), padding=0.03)
+    xs, ys, log = line_ranges(series, level, at, whole, may_be_log)
     axes = Axes(xs, ys, log=log)
     drawn: list[Markup | None] = [axes.frame(across, up, x_percent, y_percent)]
     names = []  # on top of everything else
@@ -220,6 +216,23 @@ def line_chart(
     drawn += [_line(axes, one) for one in series]
     key = legend([(one.colour, one.name) for one in series]) if len(series) > 1 else None
     return join(drawing(axes.height, *drawn, *names, label=label), key)
+
+
+def line_ranges(
+    series: Sequence[Series],
+    level: tuple[float, str] | None,
+    at: tuple[float, str] | None,
+    whole: bool,
+    may_be_log: bool,
+) -> tuple[tuple[float, float], tuple[float, float], bool]:
+    """The ranges of both axes of a line chart, and whether y is logarithmic."""
+    dots = [dot for one in series for dot in one.dots]
+    ends = [value for dot in dots for value in (dot.y, dot.low, dot.high) if value is not None]
+    ends += [level[0]] if level else []
+    log = may_be_log and bool(ends) and 0 < 50 * min(ends) < max(ends)
+    ys = (0.9 * min(ends), 1.1 * max(ends)) if log else padded_range(ends)
+    xs = (0.0, 1.0) if whole else padded_range([dot.x for dot in dots] + ([at[0]] if at else []), padding=0.03)
+    return xs, ys, log
 
 
 def _band(axes: Axes, one: Series) -> Markup | None:
@@ -255,6 +268,7 @@ class Estimate:
     colour: str = "c0"
 
 
+@charting
 def interval_chart(
     rows: Sequence[Estimate], across: str, label: str, zero: float, same_scale_as: Sequence[Estimate] = ()
 ) -> Markup:
@@ -304,6 +318,7 @@ class Bar:
     colour: str = "kept"
 
 
+@charting
 def bar_chart(rows: Sequence[Bar], label: str) -> Markup:
     """One row per bar: an outline as long as its whole, filled as far as its value."""
     left = 12 + LETTER * max((len(row.name) for row in rows), default=0)
@@ -328,6 +343,7 @@ def bar_chart(rows: Sequence[Bar], label: str) -> Markup:
 Points = Sequence[tuple[str, float, float]]
 
 
+@charting
 def scatter_chart(points: Points, across: str, up: str, caption: str = "", digits: int = 4) -> Markup:
     """Two effects per head (M19 figure 2): points `(name, x, y)`, both zero lines, and the line of equal effects."""
     both = padded_range([0.0, *(x for _, x, _ in points), *(y for _, _, y in points)])

@@ -10,7 +10,7 @@ from headcount.reporting.heads import harmed_layers, significant, with_role
 from headcount.reporting.markup import Markup, capital, join, sentences, tag
 from headcount.reporting.numbers import number
 from headcount.reporting.pruning import without_loss
-from headcount.reporting.runs import ALL_BUT_ONE, ModelRuns, RunRecord, mapping
+from headcount.reporting.runs import ALL_BUT_ONE, UNNAMED, ModelRuns, RunRecord, mapping
 from headcount.reporting.speed import benchmark_of, certain_gain
 from headcount.reporting.training import order_settled
 
@@ -19,16 +19,20 @@ def headline(model: ModelRuns) -> Markup:
     """The strongest claim that the runs of a model support; what was removed, if anything was."""
     cut = next(iter(model.cuts), None)
     if cut is None:
-        return join(tag("h1", _title(model)), tag("p", model.name, class_="of"))
+        return join(tag("h1", _title(model)), _name(model))
     path = cut.text("path")
     return join(
         tag("h1", _claim(model, cut)),
-        tag("p", model.name, class_="of"),
+        _name(model),
         tag("p", sentences(_change(cut), cut.text("verdict"), _speed(model, cut)), class_="lead"),
         tag("ul", *_tiles(model, cut), class_="tiles"),
         tag("pre", f"import headcount; model = headcount.load({path!r})") if path else None,
         *(tag("p", remark, class_="note") for remark in cut.texts("remarks")),
     )
+
+
+def _name(model: ModelRuns) -> Markup | None:
+    return tag("p", model.name, class_="of") if model.name != UNNAMED else None
 
 
 # --------------------------------------------------------------------------------------------------- units were removed

@@ -381,18 +381,3 @@ def _correlation(run: RunRecord) -> str:
         f"The effects of {len(run.heads)} heads on the two data sets {related}: "
         f"Pearson r {numbers.write(r, '.2f')} (p {numbers.p_value(p)}){ranks}."
     )
-
-
-def evaluations(model: ModelRuns) -> Markup | None:
-    """Scores of the model as it is, and with chosen units off."""
-    runs = [run for run in model.of("evaluate") if run.number("score") is not None]
-    columns: Columns = {
-        "data": lambda run: run.data(),
-        "metric": lambda run: run.metric.name,
-        "score": lambda run: run.metric.score(run.number("score")),
-        "95% interval": lambda run: run.metric.score_interval(run.content),
-        "off:": lambda run: listing(run.texts("off"), most=20) or "none",
-        "change": lambda run: run.metric.change(run.number("change")),
-        "p": lambda run: numbers.p_value(run.number("p")),
-    }
-    return section("Evaluations", table(columns, runs)) if runs else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headcount.heads import Head
 from headcount.reporting.charts import WIDTH, drawing, mark, text_at
-from headcount.reporting.markup import Markup, join, tag
+from headcount.reporting.markup import Markup, charting, join, tag
 
 LEFT, GAP = 26.0, 1.5  # room for the layers' numbers; room between cells
 STEPS = 5  # colours on each side of the diverging palette
@@ -22,6 +22,7 @@ def kinds(heads: Iterable[Head]) -> list[str]:
     return sorted({head.kind for head in heads}, key=lambda kind: (known.get(kind, 3), kind))
 
 
+@charting
 def heat_map(
     heads: Sequence[Head],
     colour: Callable[[Head], str],
@@ -46,6 +47,7 @@ def heat_map(
     )  # fmt: skip
 
 
+@charting
 def kept_map(
     kept: Collection[Head], removed: Collection[Head], tip: Callable[[Head], Sequence[str]], label: str
 ) -> Markup:
@@ -147,6 +149,7 @@ def sequential(value: float | None, most: float) -> str:
     return f"s{max(0, min(LEVELS, round(LEVELS * value / most))) if most > 0 else 0}"
 
 
+@charting
 def colour_scale(colours: Sequence[str], low: str, middle: str, high: str) -> Markup:
     """The legend of a heat map: a strip of its colours, and what its ends mean."""
     each = WIDTH / len(colours)

@@ -4,27 +4,62 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 from headcount.errors import HeadcountError
 from headcount.files import write_whole
 
 # Control characters, bidirectional marks and lone surrogates hide or reorder other text.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_ROOTS = (":root", "html", "body")
+CARD = "headcount-result"  # the class of what a notebook shows
 _VOID = {"meta", "link", "br", "col", "rect", "circle", "line", "path", "polygon", "polyline"}
 
 Columns = Mapping[str, Callable[[Any], object]]
+Arguments = ParamSpec("Arguments")
+
+
+class Drawing(NamedTuple):
+    """A chart as the call that made it: the name of a function here, and what it was given."""
+
+    function: str
+    arguments: Mapping[str, Any]
+
+
+class Picture(NamedTuple):
+    """A figure of a page: its title, and the charts and legends in it."""
+
+    title: str
+    drawings: tuple[Drawing, ...]
 
 
 class Markup(str):
-    """Text that is markup already and must not be escaped again."""
+    """Text that is markup already and must not be escaped again; it remembers the pictures that it shows."""
+
+    drawings: tuple[Drawing, ...] = ()  # that are not part of a picture yet
+    pictures: tuple[Picture, ...] = ()
+
+
+def charting(make: Callable[Arguments, Markup]) -> Callable[Arguments, Markup]:
+    """Mark a function that draws: what it draws remembers the call, so that `plots` can draw the same on paper."""
+
+    @wraps(make)
+    def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Markup:
+        drawn = make(*args, **kwargs)
+        given = inspect.signature(make).bind(*args, **kwargs)
+        given.apply_defaults()
+        drawn.drawings = (Drawing(make.__name__, given.arguments),)
+        return drawn
+
+    return made
 
 
 def text(value: object) -> Markup:
@@ -38,7 +73,11 @@ def text(value: object) -> Markup:
 
 def join(*parts: object) -> Markup:
     """Parts one after the other; None is skipped."""
-    return Markup("".join(text(part) for part in parts if part is not None))
+    written = [text(part) for part in parts if part is not None]
+    joined = Markup("".join(written))
+    joined.drawings = tuple(drawing for part in written for drawing in part.drawings)
+    joined.pictures = tuple(picture for part in written for picture in part.pictures)
+    return joined
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
@@ -54,7 +93,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     )
     if name in _VOID and not children:
         return Markup(f"<{name}{written}/>")
-    return Markup(f"<{name}{written}>{join(*children)}</{name}>")
+    return join(Markup(f"<{name}{written}>"), *children, Markup(f"</{name}>"))
 
 
 def _attribute(value: object) -> object:
@@ -120,6 +159,29 @@ def document(title: str, generator: str, *body: object, assets: Assets = REPORT)
     return tag("html", head, tag("body", *body, tip, Markup(f"<script>{assets.script}</script>")), lang="en")
 
 
+def card(*content: object) -> Markup:
+    """Part of a page for a notebook, whose other content its style leaves alone."""
+    style = Markup(f"<style>{_within(REPORT.style, f'.{CARD}')}</style>")
+    return tag("div", style, *content, class_=CARD)
+
+
+@lru_cache
+def _within(style: str, place: str) -> str:
+    """A style sheet that holds inside one element only.
+
+    >>> _within("/* all */ :root, svg { --ink: #000; } @media print { p { margin: 0; } }", ".card")
+    '.card, .card svg { --ink: #000; } @media print { .card p { margin: 0; } }'
+    """
+
+    def inside(rule: re.Match[str]) -> str:
+        if rule[2].startswith("@"):
+            return rule[0]
+        selectors = (one.strip() for one in rule[2].split(","))
+        return f"{rule[1]}{', '.join(place if one in _ROOTS else f'{place} {one}' for one in selectors)} {{"
+
+    return re.sub(r"(\s*)([^{}]+?)\s*\{", inside, re.sub(r"/\*.*?\*/\s*", "", style, flags=re.DOTALL))
+
+
 def data_block(content: Mapping[str, Any]) -> Markup:
     """JSON that a script of the page reads and nothing runs; no text in it can end the block."""
     written = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -168,7 +230,9 @@ def section_for_each(title: str, items: Iterable[Any], *parts: Callable[[Any], o
 def figure(title: str, *content: object, note: object = None) -> Markup:
     """A picture with its title and a note above it."""
     caption = tag("figcaption", tag("strong", title), tag("span", note, class_="note") if note else None)
-    return tag("figure", caption, *content)
+    made = tag("figure", caption, *content)
+    made.pictures, made.drawings = (Picture(title, made.drawings),), ()
+    return made
 
 
 def figures(pictures: Iterable[object]) -> Markup | None:
@@ -177,6 +241,7 @@ def figures(pictures: Iterable[object]) -> Markup | None:
     return tag("div", *found, class_="figures") if found else None
 
 
+@charting
 def legend(entries: Sequence[tuple[str, str]]) -> Markup:
     """Names beside their colours, below a chart: `(class, name)`."""
     sample = tag("rect", width=14, height=10, rx=2)

@@ -13,22 +13,33 @@ from typing import Any
 
 import headcount
 from headcount.errors import HeadcountError
+from headcount.reporting import numbers
+from headcount.reporting.charts import Estimate, interval_chart
 from headcount.reporting.headline import headline
-from headcount.reporting.heads import evaluations, heads, one_head_per_layer, other_data, roles
+from headcount.reporting.heads import heads, one_head_per_layer, other_data, roles
 from headcount.reporting.markup import (
     REPORT,
     Assets,
     Columns,
     Markup,
+    Picture,
+    capital,
+    card,
     data_block,
     document,
+    figure,
+    figures,
     folded,
     join,
+    listing,
     section,
+    sentences,
     table,
     tag,
     write_page,
 )
+from headcount.reporting.numbers import number
+from headcount.reporting.plots import frame, plot, write_figures
 from headcount.reporting.pruning import layers, removable
 from headcount.reporting.runs import UNNAMED, ModelRuns, RunRecord, by_model, mapping, read, rows
 from headcount.reporting.speed import speed
@@ -58,10 +69,11 @@ FOOTER = (
 STYLES, SCRIPTS = (*REPORT.styles, "explorer.css"), ("attention.js", "grid.js", "answer.js", "explorer.js")
 LIVE, STATIC = Assets(STYLES, SCRIPTS, asks=True), Assets(STYLES, SCRIPTS)
 WITH_VIEWS = Assets(STYLES, (*REPORT.scripts, *SCRIPTS))  # a report that has some
+MOST_MASKS = 40  # that a chart has rows for
 VIEW_MARK = "<!doctype html>\n<!-- a view of headcount -->\n"
 
 
-def report(results: Any, file: str | Path) -> Path:
+def report(results: Any, file: str | Path, figures: str | Path | None = None) -> Path:
     """Write one HTML page about runs; it is self-contained, needs no network, and nothing is computed.
 
     >>> import tempfile
@@ -72,11 +84,54 @@ def report(results: Any, file: str | Path) -> Path:
 
     results: one or several run directories, or what headcount's functions return and `--json` prints.
     file: where to write it. An older report there is replaced; any other file is refused.
+    figures: a directory for every chart as SVG and PDF, for a paper (`pip install 'headcount[plot]'`).
     """
-    runs = [read(result) for result in (results if isinstance(results, (list, tuple)) else [results])]
+    several = isinstance(results, (list, tuple)) and not isinstance(results, Shown)
+    runs = [read(result) for result in (results if several else [results])]
     if not runs:
         raise HeadcountError("no runs given; name at least one run directory")
+    if figures is not None:
+        write_figures([picture for model in by_model(runs) for picture in pictures_of(model)], figures)
     return write_page(html(runs), file)
+
+
+class Shown:
+    """What every result can do: a notebook shows it as the report does, and it can be drawn and tabulated.
+
+    >>> from headcount.heads import Head
+    >>> class Found(Shown):
+    ...     def to_json(self):
+    ...         return {"method": "gradient", "heads": [{"head": "encoder.0.1", "score": 2.0}]}
+    >>> "Importance (gradient)" in Found()._repr_html_()
+    True
+    """
+
+    def _repr_html_(self) -> str:
+        model = ModelRuns([read(self)])
+        return card(headline(model), *sections_of(model))
+
+    def plot(self, ax: Any = None, chart: int | str | None = None) -> Any:
+        """Draw the report's charts with matplotlib (`pip install 'headcount[plot]'`).
+
+        ax: axes to draw on, as many as there are charts; without it, new ones side by side.
+        chart: only this chart, by its place or its title.
+        Returns the axes, several as an array.
+        """
+        return plot(pictures_of(ModelRuns([read(self)])), ax, chart)
+
+    def to_frame(self) -> Any:
+        """The rows of the result as a pandas DataFrame: a head, layer, point, cut, stage, mask or measurement each."""
+        return frame(read(self))
+
+
+def sections_of(model: ModelRuns) -> list[Markup]:
+    """Every section that the runs of a model have something to say in."""
+    return [made for make in SECTIONS if (made := make(model)) is not None]
+
+
+def pictures_of(model: ModelRuns) -> tuple[Picture, ...]:
+    """Every picture of the report on a model, in the order of the page."""
+    return join(*sections_of(model)).pictures
 
 
 def html(runs: list[RunRecord]) -> str:
@@ -104,8 +159,7 @@ def _contents(names: list[str]) -> Markup | None:
 
 def _article(model: ModelRuns, place: int) -> Markup:
     unfinished = [_unfinished(run) for run in model.runs if not run.finished]
-    sections = [made for make in SECTIONS if (made := make(model)) is not None]
-    return tag("article", headline(model), *unfinished, *sections, _provenance(model), id=f"model-{place}")
+    return tag("article", headline(model), *unfinished, *sections_of(model), _provenance(model), id=f"model-{place}")
 
 
 def _unfinished(run: RunRecord) -> Markup:
@@ -201,6 +255,83 @@ def _explorer(content: Mapping[str, Any], where: str) -> Markup:
     """Where the script draws, and what it reads. where: `page`, or `part` of another page."""
     missing = tag("noscript", "This part needs JavaScript.")
     return tag("main" if where == "page" else "div", missing, data_block(content), class_=f"explorer {where}")
+
+
+def evaluations(model: ModelRuns) -> Markup | None:
+    """Scores of the model as it is, with chosen units off, and beside another model."""
+    scored = [run for run in model.of("evaluate") if run.number("score") is not None]
+    masked = [run for run in model.of("evaluate") if len(run.rows("masks")) > 1]
+    paired = [run for run in model.of("compare") if None not in (run.number("before"), run.number("after"))]
+    if not scored and not masked and not paired:
+        return None
+    columns: Columns = {
+        "data": lambda run: run.data(),
+        "metric": lambda run: run.metric.name,
+        "score": lambda run: run.metric.score(run.number("score")),
+        "95% interval": lambda run: run.metric.score_interval(run.content),
+        "off:": lambda run: listing(run.texts("off"), most=20) or "none",
+        "change": lambda run: run.metric.change(run.number("change")),
+        "p": lambda run: numbers.p_value(run.number("p")),
+    }
+    pictures = [*map(_mask_chart, masked), *map(_two_models, paired)]
+    return section(
+        "Evaluations",
+        table(columns, scored) if scored else None,
+        figures(picture for picture in pictures if picture is not None),
+        *map(_mask_numbers, masked),
+        summary=sentences(*map(_both_models, paired)),
+    )
+
+
+def _mask_chart(run: RunRecord) -> Markup | None:
+    """The change under each mask; nothing where the whole model was not measured, or masks are too many for rows."""
+    metric, estimates = run.metric, list[Estimate]()
+    for row in run.rows("masks"):
+        change, off = number(row.get("change")), [str(unit) for unit in row.get("off") or ()]
+        if change is None or not off:
+            continue
+        tip = [
+            f"without {listing(off)}",
+            f"change {metric.change(change)}",
+            f"{metric.name} {metric.score(row['score'])}",
+        ]
+        name = off[0] if len(off) == 1 else f"{off[0]} + {len(off) - 1}"
+        ends = number(row.get("change_low")), number(row.get("change_high"))
+        estimates.append(Estimate(name, change, *ends, tip))
+    if not 0 < len(estimates) <= MOST_MASKS:
+        return None
+    what = f"change of {metric.name}"
+    chart = interval_chart(estimates, what, f"{what} with units off", 0.0)
+    return figure(f"{capital(what)} with units off", chart, note=f"{run.data()}; bars are 95% intervals")
+
+
+def _mask_numbers(run: RunRecord) -> Markup:
+    columns: Columns = {
+        "off:": lambda row: listing(row.get("off") or [], most=20) or "none",
+        "score": lambda row: run.metric.score(row.get("score")),
+        "95% interval": run.metric.score_interval,
+        "change": lambda row: run.metric.change(row.get("change")),
+    }
+    return folded(f"Numbers for {len(run.rows('masks'))} masks", table(columns, run.rows("masks")))
+
+
+def _two_models(run: RunRecord) -> Markup:
+    """The change from one model to the other beside the loss that was allowed."""
+    metric, change = run.metric, run.number("change") or 0.0
+    allowed = metric.allowed(run.number("max_drop") or 0.0, run.number("before"))
+    tip = [f"{metric.change(change)} (95% interval {metric.change_interval(run.content)})"]
+    row = Estimate("second model", change, run.number("low"), run.number("high"), tip, allowed)
+    title = f"Change of {metric.name} from the first model to the second"
+    note = f"{run.data()}; the bar is the 95% interval, the tick the margin ({metric.limit(run.number('max_drop'))})"
+    return figure(title, interval_chart([row], f"change of {metric.name}", title, 0.0), note=note)
+
+
+def _both_models(run: RunRecord) -> str:
+    before, after = (run.metric.score(run.number(key)) for key in ("before", "after"))
+    same = run.number("agreement")
+    alike = f"Both predict the same for {numbers.share(same, 1)} of the {run.text('agreement_of')}."
+    scores = f"{capital(run.metric.name)} {before} and {after}."
+    return sentences(scores, run.text("verdict"), alike if same is not None else None)
 
 
 # Each takes the runs of a model and gives a section, or None if no run is about it. In the order of the page.

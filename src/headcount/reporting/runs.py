@@ -20,19 +20,22 @@ EXPECTED = "name a run directory, written with {run}"
 UNNAMED = "unnamed model"
 ALL_BUT_ONE = "ablate --mode all-but-one"
 # The keys that only one command writes, to recognise a result that does not name its command.
-TELLING_KEYS = {
-    "curve": ("curves",),
-    "track": ("checkpoints",),
-    "view": ("view",),
-    "bench": ("rows",),
-    "compare": ("pearson", "heads"),
-    "prune": ("removed", "before", "noninferior"),
-    "gates": ("removed", "before"),
-    "importance": ("method", "heads"),
-    "ablate": ("base", "heads"),
-    "roles": ("heads",),
-    "evaluate": ("score",),
-}
+TELLING_KEYS = (
+    ("curve", ("curves",)),
+    ("track", ("checkpoints",)),
+    ("view", ("view",)),
+    ("bench", ("rows",)),
+    ("compare", ("pearson", "heads")),  # two data sets
+    ("compare", ("agreement", "before")),  # two models
+    ("prune", ("removed", "before", "noninferior")),
+    ("gates", ("removed", "before")),
+    ("importance", ("method", "heads")),
+    ("ablate", ("base", "heads")),
+    ("roles", ("heads",)),
+    ("evaluate", ("score",)),
+    ("evaluate", ("masks",)),
+)
+COMMANDS = {ALL_BUT_ONE, *(command for command, _ in TELLING_KEYS)}
 
 
 class Width(NamedTuple):
@@ -76,7 +79,7 @@ class RunRecord:
                 return ALL_BUT_ONE if name == "ablate" and self._is_all_but_one else name
         if self._is_all_but_one:
             return ALL_BUT_ONE
-        matches = (name for name, keys in TELLING_KEYS.items() if all(key in self.content for key in keys))
+        matches = (name for name, keys in TELLING_KEYS if all(key in self.content for key in keys))
         return next(matches, "unknown")
 
     @property
@@ -317,7 +320,7 @@ def _read_directory(path: Path) -> RunRecord:
     if content.get("finished") is False and (file.parent / GATES).is_file():
         content = {**_stages_so_far(_load(file.parent / GATES)), **content}
     run = RunRecord(content, path.as_posix(), len(list((file.parent / SHARDS).glob("*.shard"))))
-    if run.command not in (*TELLING_KEYS, ALL_BUT_ONE):
+    if run.command not in COMMANDS:
         raise RunConflict(
             f"{file} does not name the headcount command that wrote it",
             advice="run that command again with a new {run}",

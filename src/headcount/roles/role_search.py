@@ -16,6 +16,7 @@ import numpy as np
 from headcount.engine import Arrays, Progress, is_finite, over_shards
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
+from headcount.reporting import Shown
 from headcount.roles.attention import TOKENS, AttentionReader, SpeechReader, encode
 from headcount.roles.language_roles import (
     CopiedTokens,
@@ -231,7 +232,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(Shown):
     """The roles that were found, in the order of the heads, and the best head of every role and detail.
 
     papers: where each role that was searched for is from. cache: which key-value heads need a whole cache (of a
@@ -255,6 +256,7 @@ class Roles:
         return [role for role in self.found if role.head == name]
 
     def to_json(self) -> dict[str, Any]:
+        """What `headcount roles --json` prints, without the model."""
         return {
             "heads": [role.to_json() for role in self.found],
             "best": [role.to_json() for role in self.best],
@@ -283,6 +285,7 @@ class Role:
     cases: int
 
     def to_json(self) -> dict[str, Any]:
+        """One of the `heads` that `headcount roles --json` prints."""
         return {**vars(self), "head": str(self.head)}
 
 

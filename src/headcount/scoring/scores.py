@@ -15,6 +15,7 @@ from scipy import stats as scipy_stats
 
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.heads import Head, Span, format_ranges, format_units, parse_heads, parse_ranges, parse_units
+from headcount.reporting import Shown
 from headcount.stats import change_bounds
 
 PAIRS = 20  # of disjoint samples, for each size in `convergence`
@@ -23,7 +24,7 @@ Unit = Head | str  # a whole sublayer by the name of its site
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(Shown):
     """How important each unit is: the mean over the rows of `values`, which for most methods are examples.
 
     >>> heads = parse_heads("encoder.0.0,encoder.0.1,encoder.1.0")
@@ -125,7 +126,9 @@ class Scores:
         return {
             "method": self.method,
             "normalize": self.normalize,
+            "order_by": "normalized" if self.normalize else "score",
             **listed,
+            "order": [str(unit) for unit in self.order() if not is_neuron(unit)],
             "values": {"shape": list(values.shape), "float32": base64.b64encode(values.tobytes()).decode()},
             "keys": list(self.keys),
             "signature": self.signature,
