@@ -2,6 +2,6 @@
 
 from headcount.evaluation.mean_outputs import mean_contexts
 from headcount.evaluation.outcomes import Mask, Outcomes
-from headcount.evaluation.sweep import FILLS, evaluate, make_plan, measure
+from headcount.evaluation.sweep import FILLS, evaluate, evaluate_until_decided, make_plan, measure
 
-__all__ = ["FILLS", "Mask", "Outcomes", "evaluate", "make_plan", "mean_contexts", "measure"]
+__all__ = ["FILLS", "Mask", "Outcomes", "evaluate", "evaluate_until_decided", "make_plan", "mean_contexts", "measure"]

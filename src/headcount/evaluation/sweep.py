@@ -33,6 +33,7 @@ from headcount.evaluation.replay import Replay, mask_values
 from headcount.heads import Head
 from headcount.intervene import masked
 from headcount.runs import RunDirectory, model_signature, open_run, versions
+from headcount.stats import Deciding
 from headcount.structure import Anatomy, AttentionSite, Site, anatomy, device_of, is_hooked, whole_anatomy
 from headcount.surgery import refuse_wrapped, remove
 from headcount.tasks import Batch, Task, digest, refuse_non_tasks
@@ -102,6 +103,56 @@ def evaluate(
                 masks=len(asked), directory=directory, name=name, signature=known, progress=progress,
             )  # fmt: skip
     return Outcomes(asked, arrays["values"].swapaxes(0, 1), task.metric, signature, int(arrays["near_ties"]))
+
+
+def evaluate_until_decided(
+    model: Any,
+    task: Task,
+    masks: Sequence[Iterable[Head | str]],
+    deciding: Deciding,
+    *,
+    fill: str = "zero",
+    run: str | Path | RunDirectory | None = None,
+    name: str = "outcomes",
+    progress: Progress | None = None,
+) -> Outcomes:
+    """Evaluate growing chunks of the examples, in a random order, each under the masks that are not decided yet.
+
+    A chunk is an evaluation of its own in the run directory: an interrupted sweep finds the same decisions in what is
+    kept, and hence the same masks for the next chunk.
+
+    masks: in the order of `deciding`, which holds the decisions afterwards. fill, run, name, progress: as of
+        `evaluate`. Returns the outcomes of the whole model, on all examples that were seen.
+    """
+    n, tokens = len(task), tokens_for(model, device_type(model))
+    asked = read_masks(whole_anatomy(model), masks)
+    signature = {**_signature(model, task, asked, fill, True, tokens), "deciding": deciding.signature()}
+    order = np.random.default_rng(deciding.seed).permutation(n).tolist()
+    values, seen, near_ties = np.zeros((0, 0, 0)), 0, 0
+    with open_run(run, signature) as directory:
+        filled: str | Fill = fill
+        if fill == "mean":  # over all of the data, not over a chunk
+            known = digest(signature)
+            filled = mean_contexts(model, task, tokens, directory=directory, name=f"{name}-means", signature=known)
+        for look, size in enumerate(deciding.looks):
+            chunk = task.subset(order[seen:size])
+            some = [(), *(asked[place] for place in deciding.open)]
+            part = None if progress is None else partial(_part, progress, seen / n, size / n)
+            found = evaluate(
+                model, chunk, some, fill=filled, tokens=tokens, run=directory, name=f"{name}-{look:02d}", progress=part
+            )
+            values = np.concatenate([values, found.values], axis=1) if seen else found.values  # (1 + open, seen, S)
+            seen, near_ties = size, near_ties + found.near_ties
+            values = values[np.concatenate([[True], deciding.look(values[0], values[1:])])]
+            if len(values) == 1:
+                break
+    if progress is not None:
+        progress(1.0)
+    return Outcomes((frozenset(),), values[:1], task.metric, signature, near_ties)
+
+
+def _part(progress: Progress, start: float, end: float, share: float) -> None:
+    progress(start + (end - start) * share)
 
 
 def read_masks(found: Anatomy, masks: Sequence[Iterable[Head | str] | str] | None) -> tuple[Mask, ...]:
