@@ -6,7 +6,7 @@ function from summed statistics (..., S) to scores (...), or an object like `tas
 
 from headcount.stats.intervals import SEED, change_bounds, interval, resamples_needed, unseen_share
 from headcount.stats.noninferiority import NonInferiority, about, at_most, noninferior
-from headcount.stats.sequential import Bounds, Deciding, planned_looks, sequential_bounds
+from headcount.stats.sequential import Deciding, foreseen, planned_looks, sequential_bounds
 from headcount.stats.tests import (
     MCNEMAR,
     Correlation,
@@ -23,7 +23,6 @@ from headcount.stats.tests import (
 __all__ = [
     "MCNEMAR",
     "SEED",
-    "Bounds",
     "Correlation",
     "Deciding",
     "Effects",
@@ -34,6 +33,7 @@ __all__ = [
     "change_bounds",
     "corrected",
     "correlation",
+    "foreseen",
     "interval",
     "mcnemar_exact",
     "noninferior",

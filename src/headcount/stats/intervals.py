@@ -106,13 +106,25 @@ def are_outcomes(statistics: np.ndarray, metric: AnyMetric) -> bool:
 
 
 def resampled_changes(
-    base: np.ndarray, masked: np.ndarray, metric: AnyMetric, side: int, resamples: int, seed: int, relative: Any
+    base: np.ndarray,
+    masked: np.ndarray,
+    metric: AnyMetric,
+    side: int,
+    resamples: int,
+    seed: int,
+    relative: Any,
+    blocks: int | None = None,
 ) -> np.ndarray:
-    """(R, M) changes on resamples that hold an imagined example, which lowers (side 0) or raises (1) the change."""
+    """(R, M) changes on resamples that hold an imagined example, which lowers (side 0) or raises (1) the change.
+
+    blocks: for a metric of sums and examples in random order: sum them to this many rows, and resample those.
+    """
     pairs = [_imagined(base, one, metric, side) for one in masked]
     same = all((pair[0] == pairs[0][0]).all() for pair in pairs)  # then the base is resampled once for all masks
     parts = []
     befores = [pairs[0][0]] if same else [pair[0] for pair in pairs]
+    if blocks is not None:
+        base, masked = in_blocks(base, blocks), in_blocks(masked, blocks)
     systems = [_with(base, row, metric) for row in befores]
     systems += [_with(one, pair[1], metric) for one, pair in zip(masked, pairs, strict=True)]
     for weights in random_weights(metric, len(systems[0]), resamples, seed):
@@ -120,6 +132,16 @@ def resampled_changes(
         before, after = scores[:, : len(befores)], scores[:, len(befores) :]
         parts.append((after - before) / np.abs(before) if relative else after - before)
     return np.concatenate(parts)
+
+
+def in_blocks(statistics: np.ndarray, blocks: int) -> np.ndarray:
+    """Examples (..., N, S) in random order, summed to at most this many rows, which a metric of sums cannot tell apart.
+
+    >>> in_blocks(np.arange(5.0)[:, None], 2).tolist()
+    [[1.0], [9.0]]
+    """
+    n = statistics.shape[-2]
+    return statistics if n <= blocks else np.add.reduceat(statistics, np.arange(blocks) * n // blocks, axis=-2)
 
 
 def _imagined(

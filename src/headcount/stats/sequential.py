@@ -7,7 +7,10 @@ probability of at most `tail`, at any time (Ville's inequality); the claims that
 interval. The capital is spread over several lambda at the start (the method of mixtures in place of their plug-in), so
 that it depends only on how many examples were lost and won, not on their order.
 
-Every other metric has a group-sequential bootstrap: the looks are planned, and each has an equal part of the error.
+Every other metric has a group-sequential bootstrap: the looks are planned, and the error is spent over them.
+
+Half of the error is kept for the last look, which sees all of the data: there, the bounds and tests of a fixed number
+of examples join in, so that little is lost where nothing could be decided early.
 """
 
 from __future__ import annotations
@@ -17,26 +20,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats as scipy_stats
 
 from headcount.stats.intervals import (
     HALVINGS,
     SEED,
     AnyMetric,
     are_outcomes,
+    bootstrap_p,
     change_bounds,
     chunks,
+    in_blocks,
+    paired_bounds,
     resampled_changes,
     room_for_unseen,
     score,
 )
+from headcount.stats.tests import mcnemar_exact
 
 BETTING, GROUP_SEQUENTIAL = "betting confidence sequence", "group-sequential bootstrap"
 FIRST = 64  # examples of the first look, at least
-GROWTH, GROWTH_RESAMPLED = 1.25, 1.5  # of the examples from look to look: looking costs a bootstrap a part of its error
+GROWTH, GROWTH_RESAMPLED = 1.25, 1.6  # of the examples from look to look: looking costs a bootstrap a part of its error
 BETS = np.array([1.0, 0.9, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06])  # shares of the largest allowed lambda
 STAKES = (1 / np.arange(1, 11)) / (1 / np.arange(1, 11)).sum()  # of the capital on each of them
-IN_THE_TAIL = 4  # resamples beyond a bound: with fewer, chance would decide where it lies
-GLANCE, GLANCED = 0.01, 1000  # tail and resamples of bounds that tell whether it is worth drawing more
+IN_THE_TAIL = 3  # resamples beyond a bound: with fewer, chance would decide where it lies
+BLOCKS = 400  # of examples, resampled whole: bounds so far out take 100,000 resamples
+GLANCE = 0.005  # tail of bounds that tell whether it is worth drawing more
+SIGMA_TAIL = 0.025  # of the bound that tells the standard deviation of a change
 MISSED, WITHIN, UNDECIDED = "missed", "within", "undecided"
 
 
@@ -51,7 +61,7 @@ class Deciding:
     ...     still = deciding.open
     ...     _ = deciding.look(base[:size], masked[still, :size])
     >>> deciding.decisions.tolist(), deciding.examples.tolist()
-    (['within', 'missed'], [105, 68])
+    (['within', 'missed'], [132, 68])
 
     margin: in the metric's unit; where its points are shares of the whole model's score, such a share.
     looks: after how many examples to look. examples: how many each mask had when it was decided, or has had so far.
@@ -62,7 +72,7 @@ class Deciding:
         self, metric: AnyMetric, *, masks: int, examples: int, margin: float, alpha: float = 0.05, seed: int = SEED
     ) -> None:
         self.metric, self.margin, self.error, self.seed = metric, margin, alpha / max(1, masks), seed
-        self.looks = planned_looks(examples, metric)
+        self.looks = planned_looks(examples, GROWTH if getattr(metric, "proportion", False) else GROWTH_RESAMPLED)
         self.bounds = Bounds.unknown(masks)
         self.decisions = np.full(masks, UNDECIDED, dtype=object)
         self.examples = np.zeros(masks, int)
@@ -90,20 +100,24 @@ class Deciding:
         self.examples[places] = len(base)
         margin = self.margin * (abs(whole) if getattr(metric, "relative", False) and whole else 1.0)
         self.test = method_for(base, metric)
-        worth = np.ones(len(places), bool)
-        if self.test == GROUP_SEQUENTIAL and len(base) < self.looks[-1]:
-            low, high = change_bounds(base, masked, metric, GLANCE, resamples=GLANCED, seed=self.seed)
-            worth = self._decided(low, high, margin) != UNDECIDED
+        last, worth = len(base) >= self.looks[-1], np.ones(len(places), bool)
+        if self.test == GROUP_SEQUENTIAL and not last:
+            glance = _bootstrap_bounds(base, masked, metric, GLANCE, self.seed)
+            worth = self._decided(glance, self.change[places], margin, GLANCE) != UNDECIDED
         if worth.any():
-            looks = len(self.looks)
-            found = sequential_bounds(base, masked[worth], metric, error=self.error, looks=looks, seed=self.seed)
+            share = share_of_error(len(self.looks), last, self.test)
+            found = sequential_bounds(
+                base, masked[worth], metric, error=self.error, share=share, last=last, seed=self.seed
+            )
             self.bounds.tighten(places[worth], found)
-        self.decisions[places] = self._decided(self.bounds.low[places], self.bounds.high[places], margin)
+        self.decisions[places] = self._decided(self.bounds.at(places), self.change[places], margin, self.error)
         return self.decisions[places] == UNDECIDED
 
-    def _decided(self, low: np.ndarray, high: np.ndarray, margin: float) -> np.ndarray:
-        worst, best = (low, high) if getattr(self.metric, "higher_is_better", True) else (-high, -low)
-        return np.where(best < 0, MISSED, np.where(worst >= -margin, WITHIN, UNDECIDED)).astype(object)
+    def _decided(self, bounds: Bounds, change: np.ndarray, margin: float, error: float) -> np.ndarray:
+        better = getattr(self.metric, "higher_is_better", True)
+        missed = (bounds.p < error) & (change < 0 if better else change > 0)
+        within = (bounds.low if better else -bounds.high) >= -margin
+        return np.where(missed, MISSED, np.where(within, WITHIN, UNDECIDED)).astype(object)
 
 
 @dataclass(frozen=True)
@@ -120,23 +134,37 @@ class Bounds:
         self.high[places] = np.minimum(self.high[places], found.high)
         self.p[places] = np.minimum(self.p[places], found.p)
 
+    def at(self, places: np.ndarray) -> Bounds:
+        """Those of some masks."""
+        return Bounds(self.low[places], self.high[places], self.p[places])
+
     @classmethod
     def unknown(cls, masks: int) -> Bounds:
         """Before the first look."""
         return cls(np.full(masks, -np.inf), np.full(masks, np.inf), np.ones(masks))
 
 
-def planned_looks(examples: int, metric: AnyMetric) -> list[int]:
+def planned_looks(examples: int, growth: float = GROWTH_RESAMPLED) -> list[int]:
     """After how many examples to look, in growing steps; the last look sees all.
 
-    >>> planned_looks(1000, lambda sums: sums[..., 0]), planned_looks(50, lambda sums: sums[..., 0])
-    ([88, 132, 198, 297, 445, 667, 1000], [50])
+    >>> planned_looks(1000), planned_looks(50)
+    ([96, 153, 245, 391, 625, 1000], [50])
     """
-    growth = GROWTH if getattr(metric, "proportion", False) else GROWTH_RESAMPLED
     sizes = [examples]
     while examples / growth ** len(sizes) >= FIRST:
         sizes.append(math.ceil(examples / growth ** len(sizes)))
     return sizes[::-1]
+
+
+def share_of_error(looks: int, last: bool, method: str) -> float:
+    """The part of the error that is spent at one of several looks: half at the last; betting spends its half once.
+
+    >>> [share_of_error(5, last, GROUP_SEQUENTIAL) for last in (False, True)], share_of_error(1, True, BETTING)
+    ([0.125, 0.5], 1.0)
+    """
+    if looks == 1:
+        return 1.0
+    return 0.5 if last or method == BETTING else 0.5 / (looks - 1)
 
 
 def method_for(statistics: np.ndarray, metric: AnyMetric) -> str:
@@ -150,7 +178,8 @@ def sequential_bounds(
     metric: AnyMetric,
     *,
     error: float,
-    looks: int,
+    share: float = 0.5,
+    last: bool = False,
     seed: int = SEED,
 ) -> Bounds:
     """The bounds of each mask's change at one of several looks: at all of them together, both hold but for `error`.
@@ -159,23 +188,28 @@ def sequential_bounds(
     >>> base = np.stack([np.ones(200), right], axis=1)
     >>> from headcount.tasks.metrics import CLASSIFICATION
     >>> worse = base * [1, 0.5] // 1  # with the head off, everything is wrong
-    >>> found = sequential_bounds(base, np.stack([base, worse]), CLASSIFICATION["accuracy"], error=0.05, looks=9)
+    >>> found = sequential_bounds(base, np.stack([base, worse]), CLASSIFICATION["accuracy"], error=0.05)
     >>> found.low.round(2).tolist(), found.high.round(2).tolist()
-    ([-0.02, -0.89], [0.02, -0.71])
+    ([-0.03, -0.89], [0.03, -0.7])
 
     base: (N, S) of the examples seen so far. masked: (M, N, S). error: of each mask; for M of them jointly, a part.
-    looks: how many are planned, which matters to the bootstrap alone.
+    share: of the error that is spent at this look (`share_of_error`). last: all examples were seen.
     """
     base, masked = np.asarray(base, float), np.asarray(masked, float)
-    if method_for(base, metric) == BETTING and are_outcomes(masked, metric):
-        before, after = base[:, 1] > 0, masked[..., 1] > 0
-        lost, won = (before & ~after).sum(-1), (~before & after).sum(-1)
-        low, high = betting_bounds(lost, won, len(base), error / 2)
-        fallen, risen = (
-            log_capital(*counts, len(base), np.zeros(len(masked))) for counts in ((won, lost), (lost, won))
-        )
-        return Bounds(low, high, np.minimum(1.0, 2 * np.exp(-np.maximum(fallen, risen))))
-    return _bootstrap_bounds(base, masked, metric, error / 2 / looks, looks, seed)
+    if not (are_outcomes(base, metric) and are_outcomes(masked, metric)):
+        found = _bootstrap_bounds(base, masked, metric, error * share / 2, seed)
+        return Bounds(found.low, found.high, np.minimum(1.0, found.p / share))
+    n, before, after = len(base), base[:, 1] > 0, masked[..., 1] > 0
+    lost, won = (before & ~after).sum(-1), (~before & after).sum(-1)
+    found = Bounds.unknown(len(masked))
+    if share < 1:
+        capital = np.maximum(*(log_capital(*pair, n, np.zeros(len(masked))) for pair in ((won, lost), (lost, won))))
+        betting = Bounds(*betting_bounds(lost, won, n, error * share / 2), 2 / share * np.exp(-capital))
+        found.tighten(np.arange(len(masked)), betting)
+    if last:
+        fixed = Bounds(*paired_bounds(lost, won, n, error * share / 2), mcnemar_exact(before, after) / share)
+        found.tighten(np.arange(len(masked)), fixed)
+    return found
 
 
 def betting_bounds(lost: np.ndarray, won: np.ndarray, n: int, tail: float) -> tuple[np.ndarray, np.ndarray]:
@@ -218,24 +252,65 @@ def _lowest(lost: np.ndarray, won: np.ndarray, n: int, tail: float) -> np.ndarra
     return low
 
 
-def _bootstrap_bounds(
-    base: np.ndarray, masked: np.ndarray, metric: AnyMetric, tail: float, looks: int, seed: int
-) -> Bounds:
-    """Bounds that each miss in `tail` of cases at this look, by as many resamples as that takes."""
+def _bootstrap_bounds(base: np.ndarray, masked: np.ndarray, metric: AnyMetric, tail: float, seed: int) -> Bounds:
+    """Bounds that each miss in `tail` of cases, and the p of no change, by as many resamples as that takes."""
     found = Bounds.unknown(len(masked))
     whole, scores = float(score(base, metric)), score(masked, metric)
     resamples = math.ceil(IN_THE_TAIL / tail)
     scale = abs(whole) if getattr(metric, "relative", False) and whole else 1.0
     room = room_for_unseen(len(base), metric, tail, np.maximum(abs(whole), np.abs(scores)))
-    least, most = scores - whole - room, scores - whole + room  # bounds are not closer to the change than these
     for masks in chunks(np.arange(len(masked)), 8 * (8 * resamples + 4 * base.size)):
         lower, upper = (
-            resampled_changes(base, masked[masks], metric, side, resamples, seed, scale != 1.0) * scale
-            for side in (0, 1)
+            np.quantile(
+                resampled_changes(base, masked[masks], metric, side, resamples, seed, scale != 1.0, BLOCKS), at, axis=0
+            )
+            for side, at in ((0, tail), (1, 1 - tail))
         )
-        found.low[masks] = np.minimum(np.quantile(lower, tail, axis=0), least[masks])
-        found.high[masks] = np.maximum(np.quantile(upper, 1 - tail, axis=0), most[masks])
-        beyond = np.minimum((lower <= 0).sum(0), (upper >= 0).sum(0))
-        inside = (least[masks] <= 0) & (most[masks] >= 0)
-        found.p[masks] = np.where(inside, 1.0, np.minimum(1.0, 2 * looks * (beyond + 1) / (resamples + 1)))
+        found.low[masks], found.high[masks] = lower * scale, upper * scale
+    found.low[:] = np.minimum(found.low, scores - whole - room)
+    found.high[:] = np.maximum(found.high, scores - whole + room)
+    found.p[:] = bootstrap_p(in_blocks(base, BLOCKS), in_blocks(masked, BLOCKS), metric, resamples, seed)[0]
     return found
+
+
+def foreseen(
+    base: np.ndarray,
+    masked: np.ndarray,
+    metric: AnyMetric,
+    margin: float,
+    *,
+    examples: int,
+    higher_is_better: bool = True,
+    level: float = 0.95,
+    error: float = 0.001,
+    seed: int = SEED,
+) -> bool | None:
+    """What `noninferior` will say on all of a data set, if the part that was seen leaves no doubt; else None.
+
+    >>> from headcount.tasks.metrics import CLASSIFICATION
+    >>> base = np.ones((200, 2))
+    >>> worse = base.copy()
+    >>> worse[::4, 1] = 0  # a quarter is wrong
+    >>> accuracy = CLASSIFICATION["accuracy"]
+    >>> [foreseen(base, worse, accuracy, margin, examples=1000) for margin in (0.1, 0.24, 0.4)]
+    [False, None, True]
+
+    The change on all n examples differs from that on t random ones of them by a standard deviation of
+    s_t sqrt(1 - t / n), where s_t is that of the change on t; the bound is then about sqrt(t / n) times as far away.
+
+    base, masked: (t, S) of examples in random order. margin, level: of the test. error: how often it may differ.
+    """
+    seen = np.asarray(base, float), np.asarray(masked, float)
+    share, sign = len(base) / examples, 1.0 if higher_is_better else -1.0
+    side = 0 if higher_is_better else 1
+    change = sign * float(score(seen[1], metric) - score(seen[0], metric))
+    near, far = (
+        sign * float(change_bounds(seen[0], seen[1][None], metric, tail, seed=seed)[side][0])
+        for tail in (1 - level, SIGMA_TAIL)
+    )
+    spread = (change - far) / scipy_stats.norm.isf(SIGMA_TAIL) * math.sqrt(1 - share)
+    expected = change - max(0.0, change - near) * math.sqrt(share)  # the bound on all examples, on the worse side
+    doubt = float(scipy_stats.norm.isf(error / 2)) * spread
+    if expected - doubt >= -margin:
+        return True
+    return False if expected + doubt < -margin else None
