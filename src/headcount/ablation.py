@@ -14,15 +14,16 @@ import numpy as np
 
 from headcount.engine import Progress
 from headcount.errors import HeadcountError, counted, unknown
-from headcount.evaluation import DRAWS, Mask, Outcomes, evaluate
+from headcount.evaluation import DRAWS, Adaptive, Mask, Outcomes, evaluate, evaluate_until_decided
 from headcount.heads import Head
 from headcount.reporting import Shown
 from headcount.runs import RunDirectory, model_signature, open_run
-from headcount.stats import MCNEMAR, SEED, Correlation, corrected, correlation, paired_t, paired_test
+from headcount.stats import SEED, Correlation, Deciding, Effects, corrected, correlation, paired_effects
 from headcount.structure import Anatomy, AttentionSite, anatomy
-from headcount.tasks import Metric, Task, refuse_non_tasks
+from headcount.tasks import Task, refuse_non_tasks
 
 ALPHA = 0.05
+MARGIN = 1.0  # points
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class AblationSettings:
     fill: what a head that is off puts out, as of `evaluate`: "zero", "mean", "resample" (its output on `draws` other
         examples, drawn by the seed) or "counterfactual" (its output on the paired example of `against`).
     resamples: of the bootstrap; by default as many as a corrected p needs to be able to fall below `alpha`.
+    adaptive: `ablate_each` alone: give each head examples, in an order drawn from `seed`, only until it is decided.
+    margin: of an adaptive sweep, in points, 1 by default: a head is decided if its loss is shown to be within it.
     """
 
     kinds: Sequence[str] | None = None
@@ -43,10 +46,25 @@ class AblationSettings:
     resamples: int | None = None
     alpha: float = ALPHA
     seed: int = SEED
+    adaptive: bool = False
+    margin: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
             raise HeadcountError(f"alpha is a probability above 0, not {self.alpha}", advice="change {alpha}")
+        if self.margin is not None and not self.adaptive:
+            raise HeadcountError("a margin is for adaptive sweeps", advice="set {adaptive}, or leave {margin} out")
+        if self.margin is not None and not 0 < self.margin < float("inf"):
+            raise HeadcountError(f"the margin is {self.margin:g} points", advice="give {margin} a number above 0")
+        if self.adaptive and self.fill not in ("zero", "mean"):
+            raise HeadcountError(
+                f"an adaptive sweep fills heads with zero or mean, not {self.fill}",
+                advice="change {fill}, or leave {adaptive} out",
+            )
+        if self.adaptive and self.resamples is not None:
+            raise HeadcountError(
+                "an adaptive sweep draws as many resamples as its bounds need", advice="leave {resamples} out"
+            )
 
     @property
     def filling(self) -> dict[str, Any]:
@@ -80,25 +98,52 @@ def ablate_each(
     """
     chosen = AblationSettings(**settings)
     heads = tuple(head for site in chosen_sites(anatomy(model), chosen.kinds, chosen.layers) for head in site.heads)
+    if chosen.adaptive:
+        return _ablate_until_decided(model, task, heads, chosen, run=run, name=name, progress=progress)
     masks = [(), *([head] for head in heads)]
     outcomes = evaluate(model, task, masks, **chosen.filling, run=run, name=name, progress=progress)
     effects = chosen.effects(outcomes, [frozenset({head}) for head in heads])
     return Ablation(heads, outcomes.score(), effects, outcomes, chosen.fill)
 
 
+def _ablate_until_decided(
+    model: Any, task: Task, heads: tuple[Head, ...], chosen: AblationSettings, **kept: Any
+) -> Ablation:
+    """Give every head examples until it is decided, corrected for all heads."""
+    refuse_non_tasks(task=task)
+    metric = task.metric
+    margin = MARGIN if chosen.margin is None else chosen.margin
+    allowed, n = margin * metric.points, len(task)
+    deciding = Deciding(metric, masks=len(heads), examples=n, margin=allowed, alpha=chosen.alpha, seed=chosen.seed)
+    outcomes = evaluate_until_decided(model, task, [[head] for head in heads], deciding, fill=chosen.fill, **kept)
+    p, bounds = deciding.bounds.p, deciding.bounds
+    joint = np.minimum(1.0, len(heads) * p)  # Bonferroni: it holds for both kinds of decisions together
+    effects = Effects(
+        deciding.score, deciding.change, bounds.low, bounds.high, p, joint, corrected(p, "bh"), None, deciding.test, 0
+    )
+    adaptive = Adaptive(margin, tuple(deciding.decisions.tolist()), deciding.examples, n)
+    return Ablation(heads, outcomes.score(), effects, outcomes, chosen.fill, adaptive)
+
+
 @dataclass(frozen=True, eq=False)
 class Ablation(Shown):
-    """The effect of turning off each head; `effects` are in the order of `heads`."""
+    """The effect of turning off each head; `effects` are in the order of `heads`.
+
+    adaptive: of an adaptive sweep. There, each head's effects are those on its own examples, intervals hold jointly for
+    all heads at 1 - alpha, `p` at any stopping time, `p_holm` is corrected by Bonferroni, and `outcomes` are those of
+    the whole model alone.
+    """
 
     heads: tuple[Head, ...]
     base: float
     effects: Effects
     outcomes: Outcomes
     fill: str = "zero"
+    adaptive: Adaptive | None = None
 
     def __repr__(self) -> str:
         metric, n = self.outcomes.metric, self.outcomes.values.shape[1]
-        significant = f"{len(self.significant())} significant (Holm)"
+        significant = f"{len(self.significant())} significant ({'Holm' if self.adaptive is None else 'Bonferroni'})"
         base = f"{metric.name} {metric.written(self.base)}"
         return f"<{counted(len(self.heads), 'head')} ablated on {counted(n, 'example')}, {base}: {significant}>"
 
@@ -113,11 +158,11 @@ class Ablation(Shown):
         """What `headcount ablate --json` says about every head."""
         names = ("score", "change", "low", "high", "p", "p_holm", "p_bh", "p_t")
         columns = {name: column for name in names if (column := getattr(self.effects, name)) is not None}
-        heads = [
+        heads: list[dict[str, Any]] = [
             {"head": str(head), **{name: float(column[place]) for name, column in columns.items()}}
             for place, head in enumerate(self.heads)
         ]
-        return {
+        answer = {
             **measured(self.outcomes),
             "base": self.base,
             "heads": heads,
@@ -125,6 +170,12 @@ class Ablation(Shown):
             "test": self.effects.test,
             "resamples": self.effects.resamples,
         }
+        if self.adaptive is not None:
+            for row, decision, examples in zip(heads, self.adaptive.decisions, self.adaptive.examples, strict=True):
+                row |= {"decision": decision, "examples": int(examples)}
+            evaluated, available = int(self.adaptive.examples.sum()), self.adaptive.available
+            answer |= {"adaptive": True, "margin": self.adaptive.margin, "evaluated": evaluated, "available": available}
+        return answer
 
 
 def ablate_all_but_one(
@@ -149,6 +200,7 @@ def ablate_all_but_one(
     run, progress, settings: as for `ablate_each`.
     """
     chosen = AblationSettings(**settings)
+    _refuse_adaptive(chosen, "keeping one head of a layer")
     sites = [site for site in chosen_sites(anatomy(model), chosen.kinds, chosen.layers) if site.kept]
     keeping = {head: frozenset(site.heads) - {head} for site in sites for head in site.heads}
     masks = [(), *keeping.values()]
@@ -267,6 +319,7 @@ def compare(
     run, progress, settings: as for `ablate_each`.
     """
     refuse_non_tasks(task=task, against=against)
+    _refuse_adaptive(AblationSettings(**settings), "a comparison of two data sets")
     first, second = halves(progress)
     tasks = [task.signature(), against.signature()]
     with open_run(run, {"model": model_signature(model), "tasks": tasks, "settings": settings}) as run:
@@ -307,27 +360,9 @@ class Comparison(Shown):
         }
 
 
-@dataclass(frozen=True)
-class Effects:
-    """The change under each mask with its tests, (M,) arrays.
-
-    `p` is the exact McNemar test for accuracy and exact match, and the paired bootstrap for every other metric;
-    `p_holm` and `p_bh` are corrected for testing many heads. `p_t` is M19's paired t-test, beside McNemar's.
-    """
-
-    score: np.ndarray
-    change: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    p: np.ndarray
-    p_holm: np.ndarray
-    p_bh: np.ndarray
-    p_t: np.ndarray | None
-    test: str
-    resamples: int
-
-    def __repr__(self) -> str:
-        return f"<{counted(len(self.change), 'effect')}, {self.test}>"
+def _refuse_adaptive(settings: AblationSettings, what: str) -> None:
+    if settings.adaptive:
+        raise HeadcountError(f"{what} needs all examples for every head", advice="leave {adaptive} out")
 
 
 def effects_of(
@@ -337,30 +372,6 @@ def effects_of(
     base = outcomes.of()
     masked = np.stack([outcomes.of(mask) for mask in masks]) if masks else np.zeros((0, *base.shape))
     return paired_effects(base, masked, outcomes.metric, resamples, alpha, seed)
-
-
-def paired_effects(
-    base: np.ndarray,
-    masked: np.ndarray,
-    metric: Metric,
-    resamples: int | None = None,
-    alpha: float = ALPHA,
-    seed: int = SEED,
-) -> Effects:
-    """Test statistics (M, N, S) against those (N, S) of the whole model on the same examples."""
-    tested = paired_test(base, masked, metric, resamples=resamples, alpha=alpha, seed=seed)
-    return Effects(
-        score=metric.of(masked),
-        change=tested.change,
-        low=tested.low,
-        high=tested.high,
-        p=tested.p,
-        p_holm=corrected(tested.p, "holm"),
-        p_bh=corrected(tested.p, "bh"),
-        p_t=paired_t(base[:, 1], masked[..., 1]) if tested.test == MCNEMAR else None,
-        test=tested.test,
-        resamples=tested.resamples,
-    )
 
 
 def measured(outcomes: Outcomes) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Data, Fill, Setup, command, listed, option
+from headcount.cli.options import Data, Fill, Setup, command, listed, option, usage
 from headcount.errors import counted
 
 
@@ -33,6 +33,10 @@ def ablate(
     ] = None,
     alpha: Annotated[float, option("--alpha", min=0.0, max=1.0, help="Significance level.")] = 0.05,
     resamples: Annotated[int | None, option("--resamples", min=1, help="Bootstrap resamples; M19: 1000.")] = None,
+    adaptive: Annotated[
+        bool, option("--adaptive", help="Give each head examples only until it is missed, or within --margin.")
+    ] = False,
+    margin: Annotated[float | None, option("--margin", help="--adaptive: an acceptable loss, in points [1].")] = None,
 ) -> None:
     """Turn off every head, one at a time, and test what changes (M19, section 3).
 
@@ -45,6 +49,8 @@ def ablate(
       headcount ablate ./model --data dev.tsv --mode all-but-one --select-data train.tsv --limit 1000
 
       headcount ablate ./gpt2 --data clean.tsv --fill counterfactual --against corrupted.tsv --metric logit_difference
+
+      headcount ablate ./model --data train.tsv --adaptive --margin 2 --out run
     """
     if select_data is not None and mode == "each":
         raise typer.BadParameter("--select-data is for --mode all-but-one")
@@ -54,15 +60,23 @@ def ablate(
         raise typer.BadParameter("--against has pairs for --data alone; leave out --select-data")
     if draws is not None and fill != "resample":
         raise typer.BadParameter("--draws is for --fill resample")
+    if adaptive and mode != "each":
+        raise typer.BadParameter("--adaptive is for --mode each: all-but-one needs all examples for every head")
     chosen: Any = {"kinds": listed(kind), "layers": _layers(layers), "fill": fill}
     tested: Any = {"alpha": alpha, "resamples": resamples}
+    early: Any = {} if not adaptive and margin is None else {"adaptive": adaptive, "margin": margin}
 
-    from headcount.ablation import ablate_all_but_one, ablate_each
+    from headcount.ablation import AblationSettings, ablate_all_but_one, ablate_each
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
     from headcount.evaluation import DRAWS
 
     drawn: Any = {} if fill != "resample" else {"draws": draws or DRAWS, "seed": setup.seed}
+    with usage():
+        AblationSettings(**tested, **early, fill=fill)
+    if adaptive:  # which examples a head gets depends on all of these
+        chosen |= {**early, "alpha": alpha, "seed": setup.seed}
+        tested = {}
     model, tokenizer = setup.load_model()
     tasks = [setup.load_task(data, tokenizer, model)]
     if select_data is not None:
@@ -79,7 +93,8 @@ def ablate(
     if setup.as_json:
         print_json(result)
     else:
-        (_print_heads if mode == "each" else _print_layers)(result, tasks[0].metric, alpha)
+        show: Any = _print_layers if mode == "all-but-one" else _print_decisions if adaptive else _print_heads
+        show(result, tasks[0].metric, alpha)
 
 
 def _layers(text: str | None) -> list[int] | None:
@@ -122,6 +137,40 @@ def _print_heads(result: dict[str, Any], metric: Any, alpha: float) -> None:
         f"Turning off one head makes the model significantly worse for {sum(change < 0 for change in changes)} of "
         f"{counted(len(rows), 'head')}, and better for {sum(change > 0 for change in changes)} ({result['test']}, "
         f"Holm-corrected p < {alpha:g}); uncorrected, {sum(row['p'] < alpha for row in rows)} would seem to matter."
+    )
+
+
+def _print_decisions(result: dict[str, Any], metric: Any, alpha: float) -> None:
+    """What was decided about every head, missed heads first, and after how many examples."""
+    from headcount.cli.console import console, print_table
+
+    order = ("missed", "undecided", "within")
+    sign = 1 if metric.higher_is_better else -1
+    rows = sorted(result["heads"], key=lambda row: (order.index(row["decision"]), sign * row["change"]))
+    marked = [place for place, row in enumerate(rows) if row["decision"] == "missed"]
+    print_table(
+        _title(result),
+        ["head", "decision", "change", f"{1 - alpha:.0%} interval", "examples", "p (corrected)"],
+        [
+            [
+                f"{row['head']}{' *' if place in marked else ''}",
+                row["decision"],
+                *_change(row, metric)[1:],
+                f"{row['examples']:,}",
+                f"{row['p_holm']:.3g}",
+            ]
+            for place, row in enumerate(rows)
+        ],
+        drop=["p (corrected)", "examples"],
+        bold=marked,
+    )
+    numbers = [sum(row["decision"] == name for row in rows) for name in ("missed", "within", "undecided")]
+    margin = f"{result['margin']:g}%" if metric.relative else counted(result["margin"], "point")
+    share = result["evaluated"] / (len(rows) * result["available"])
+    console.print(
+        f"Of {counted(len(rows), 'head')}, {numbers[0]} are significantly missed, {numbers[1]} are shown to cost at "
+        f"most {margin}, and {numbers[2]} are undecided. With {1 - alpha:.0%} confidence, all intervals and decisions "
+        f"are right ({result['test']}). The sweep evaluated {share:.0%} of what a full one would."
     )
 
 

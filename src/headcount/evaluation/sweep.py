@@ -98,7 +98,7 @@ def evaluate(
     task.check(model)
     with using(engine):
         tokens = tokens or tokens_for(model, device_type(model))
-        signature = _signature(model, task, asked, fill, fast, tokens)
+        signature = run_signature(model, task, asked, fill, fast, tokens)
         if fill == "resample":
             signature["draws"] = {"count": draws, "seed": seed}
         if against is not None:
@@ -150,7 +150,7 @@ def read_masks(found: Anatomy, masks: Sequence[Iterable[Head | str] | str] | Non
     return tuple(frozenset(found.check(mask)) for mask in ([()] if masks is None else masks))
 
 
-def _signature(
+def run_signature(
     model: Any, task: Task, masks: Sequence[Mask], fill: str | Mapping[str, Tensor], fast: bool, tokens: int
 ) -> dict[str, Any]:
     """All that the outcomes depend on."""

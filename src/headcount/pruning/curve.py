@@ -33,7 +33,8 @@ class Point:
     pruned: their share of the removable heads, or of what all removable units cost. low, high: 95% interval of the
     score. change, with its own interval: score minus that of the unpruned model, on the same examples. relative: score
     as a share of the unpruned model's.
-    statistics: (N, S) of every example.
+    statistics: (N, S) of every example. examples: how many there are, if the cut was decided on a part of the data; the
+        score is then the unpruned model's on all of it, plus the change on that part.
     """
 
     pruned: float
@@ -46,6 +47,7 @@ class Point:
     change_high: float
     relative: float
     statistics: np.ndarray = field(repr=False, compare=False)
+    examples: int | None = None
 
     def __repr__(self) -> str:
         return f"<{counted(len(self.removed), 'unit')} removed ({self.pruned:.0%}): score {self.score:.4g}>"

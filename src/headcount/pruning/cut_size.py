@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,13 +19,14 @@ from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.search_methods import counts
 from headcount.pruning.settings import COST_OF, Pruning
 from headcount.pruning.unit_costs import flops_of
-from headcount.stats import NonInferiority, about, noninferior, unseen_share
+from headcount.stats import NonInferiority, about, foreseen, noninferior, planned_looks, unseen_share
 from headcount.structure import UNITS
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
 
 HALVINGS = 3  # between two steps of a search by cost
 BETWEEN = 7  # cuts that are tested between two steps of a search within a drop
+ERROR = 0.001  # the chance that the rest of the selection data would have changed a test that was foreseen
 COARSE = 0.1  # steps on the way to a given number of heads, for methods that score heads again after each
 
 TOO_FEW = "add selection data, allow a larger {max_drop}, or lower {confidence} to 0.5 to go by the measured drop"
@@ -64,39 +65,116 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
     reached if all smaller ones passed. The cuts between the last that passed and the first that failed are tested the
     same way. As each of the two sequences fails in at most 1 - confidence of cases, the drop of the chosen cut is
     within the budget in at least 90% of cases by default.
+
+    A cut is measured on a part of the data where that leaves no doubt about its test on all of it (a chance of 0.1%).
+    The chosen cut has passed the test on all of it.
     """
-    settings, metric = search.settings, select_task.metric
-    assert settings.max_drop is not None
-    budget = Budget.of(metric, settings.max_drop, float(metric.of(base)))
-    points, tests = list[Point](), list[NonInferiority]()
-
-    def passes(cut: Cut) -> bool:
-        statistics = search.measure(cut, select_task)
-        points.append(make_point(metric, base, statistics, cut.removed, search.share(cut)))
-        tests.append(budget.test(metric, base, statistics, settings.confidence))
-        return tests[-1].shown
-
-    chosen = failed = None
-    for cut in search.cuts(cut_sizes(settings, search.total)):
-        if not passes(cut):
+    trials = Trials(search, select_task, base)
+    passed, failed = list[Cut](), None
+    for cut in search.cuts(cut_sizes(search.settings, search.total)):
+        # Made again if it is chosen, since not all of them fit into memory.
+        if not trials.passes(cut):
             failed = search.without(cut.removed)
             break
-        chosen = search.without(cut.removed)  # made again if it is chosen: not all of them fit into memory
-    if not points:
+        passed.append(search.without(cut.removed))
+    if not trials.points:
         raise HeadcountError("no cut removes the same number of heads from every layer", advice="leave {uniform} out")
-    for cut in [] if failed is None else between(search, chosen or search.whole, failed):
-        if not passes(cut):
+    for cut in [] if failed is None else between(search, passed[-1] if passed else search.whole, failed):
+        if not trials.passes(cut):
             break
-        chosen = cut
-    if chosen is None:
-        drop, bound = (budget.in_points(budget.drop(budget.base + one)) for one in (tests[0].change, tests[0].bound))
-        raise HeadcountError(
-            f"no cut is shown to stay within {counted(budget.points, 'point')} on {len(base):,} selection examples: "
-            f"without {count_units(points[0].removed)}, the drop is {drop:.2f} points, and can be {bound:.2f} "
-            f"({settings.confidence:.0%} confidence)",
+        passed.append(cut)
+    while passed and not trials.passes(passed[-1], on_all=True):  # what was foreseen did not come true
+        passed.pop()
+    if not passed:
+        raise trials.refusal()
+    return passed[-1], tuple(sorted(trials.points.values(), key=lambda point: len(point.removed)))
+
+
+class Trials:
+    """Tests of cuts within a drop, each on as much of the selection data, in random order, as it takes to foresee."""
+
+    def __init__(self, search: CutSearch, task: Task, base: np.ndarray) -> None:
+        settings = search.settings
+        assert settings.max_drop is not None
+        self.search, self.task, self.base, self.settings = search, task, base, settings
+        self.budget = Budget.of(task.metric, settings.max_drop, float(task.metric.of(base)))
+        self.points: dict[frozenset[Head], Point] = {}
+        self.looks = planned_looks(len(base)) if settings.early else [len(base)]
+        order = np.arange(len(base))
+        self.order = np.random.default_rng(settings.seed).permutation(order) if settings.early else order
+        self._seen: dict[frozenset[Head], np.ndarray] = {}  # statistics (t, S) of the first t examples of the order
+
+    def passes(self, cut: Cut, on_all: bool = False) -> bool:
+        """Whether a cut is shown to stay within the budget on all selection examples, or will be without a doubt."""
+        metric, n = self.task.metric, len(self.base)
+        error = ERROR / len(self.looks)
+        while (seen := len(self._seen.get(frozenset(cut.removed), ()))) < n:
+            seen = self._measure_more(cut, seen)
+            if seen == n or on_all:
+                continue
+            base, after = self.base[self.order[:seen]], self._seen[frozenset(cut.removed)]
+            better, allowed = metric.higher_is_better, self.budget.allowed
+            told = foreseen(
+                base, after, metric, allowed,
+                examples=n, higher_is_better=better, level=self.settings.confidence, error=error,
+            )  # fmt: skip
+            if told is not None:
+                self._add_point(cut)
+                return told
+        self._add_point(cut)
+        return self._test(cut).shown
+
+    def refusal(self) -> HeadcountError:
+        """Why no cut was chosen, by the smallest that was tried."""
+        first = min(self.points.values(), key=lambda point: len(point.removed))
+        budget, test = self.budget, self._test(first)
+        drop, bound = (budget.in_points(budget.drop(budget.base + one)) for one in (test.change, test.bound))
+        return HeadcountError(
+            f"no cut is shown to stay within {counted(budget.points, 'point')} on {len(self.base):,} selection "
+            f"examples: without {count_units(first.removed)}, the drop is {drop:.2f} points, and can be {bound:.2f} "
+            f"({self.settings.confidence:.0%} confidence{self._on_a_part(first)})",
             advice=TOO_FEW,
         )
-    return chosen, tuple(sorted(points, key=lambda point: len(point.removed)))
+
+    def _on_a_part(self, point: Point) -> str:
+        return "" if point.examples is None else f", on the first {point.examples:,}, which leave no doubt"
+
+    def _measure_more(self, cut: Cut, seen: int) -> int:
+        """Measure a cut on the examples up to the next look."""
+        size = next(look for look in self.looks if look > seen)
+        if seen == 0 and size == len(self.base):
+            found = self.search.measure(cut, self.task)[self.order]
+        else:
+            part = self.task.subset(self.order[seen:size].tolist())
+            found = self.search.measure(cut, part, f"-{size:06d}")
+        before = self._seen.get(frozenset(cut.removed))
+        self._seen[frozenset(cut.removed)] = found if before is None else np.concatenate([before, found])
+        return size
+
+    def _both(self, cut: Cut | Point) -> tuple[np.ndarray, np.ndarray]:
+        """Statistics (t, S) of the whole model and of a cut on the examples that it has seen, in the data's order."""
+        after = self._seen[frozenset(cut.removed)]
+        places = self.order[: len(after)]
+        sorted_places = np.argsort(places)
+        return self.base[places][sorted_places], after[sorted_places]
+
+    def _test(self, cut: Cut | Point) -> NonInferiority:
+        return self.budget.test(self.task.metric, *self._both(cut), self.settings.confidence)
+
+    def _add_point(self, cut: Cut) -> None:
+        base, after = self._both(cut)
+        point = make_point(self.task.metric, base, after, cut.removed, self.search.share(cut))
+        if len(after) < len(self.base):
+            score, shift = self.budget.base + point.change, self.budget.base + point.change - point.score
+            point = replace(
+                point,
+                score=score,
+                low=point.low + shift,
+                high=point.high + shift,
+                relative=score / self.budget.base if self.budget.base else point.relative,
+                examples=len(after),
+            )
+        self.points[frozenset(cut.removed)] = point
 
 
 def between(search: CutSearch, inside: Cut, outside: Cut) -> list[Cut]:

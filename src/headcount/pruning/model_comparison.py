@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from headcount.ablation import paired_effects
 from headcount.engine import Arrays, Progress, batches_by_length, device_type, is_finite, over_shards, tokens_for
 from headcount.errors import BadData, HeadcountError, counted
 from headcount.export import open_onnx
@@ -20,7 +19,7 @@ from headcount.pruning.cut_size import Budget
 from headcount.pruning.pruned import Pruned
 from headcount.reporting import Shown
 from headcount.runs import RunDirectory, model_signature, open_run, versions
-from headcount.stats import NonInferiority, noninferior
+from headcount.stats import NonInferiority, noninferior, paired_effects
 from headcount.structure import device_of
 from headcount.tasks import Batch, Metric, Task, digest, refuse_non_tasks
 

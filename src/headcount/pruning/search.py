@@ -132,9 +132,9 @@ class CutSearch:
         curves = self.costs.curves
         return self.costs.saved({name: len(curves[name]) - 1 - gone[name] for name in gone}) / self.costs.total
 
-    def measure(self, cut: Cut, task: Task) -> np.ndarray:
-        """(N, S) the statistics of a cut on a task."""
-        return self.kept.statistics(cut.removed, len(task), lambda: evaluate(cut.model, task).of())
+    def measure(self, cut: Cut, task: Task, part: str = "") -> np.ndarray:
+        """(N, S) the statistics of a cut on a task; part: names a part of the selection data."""
+        return self.kept.statistics(cut.removed, len(task), lambda: evaluate(cut.model, task).of(), part)
 
     def _choose(self, number: int, last: Cut) -> list[Head]:
         """`number` heads to remove, those of the last cut among them.
@@ -222,9 +222,11 @@ class SearchCheckpoint:
             self.run.save_shard(shard, {"removed": np.array([place[head] for head in chosen], np.int64)})
         return chosen
 
-    def statistics(self, removed: Sequence[Head], examples: int, measure: Callable[[], np.ndarray]) -> np.ndarray:
+    def statistics(
+        self, removed: Sequence[Head], examples: int, measure: Callable[[], np.ndarray], part: str = ""
+    ) -> np.ndarray:
         """(N, S) the statistics of the model without these heads, as kept or measured now."""
-        shard = cut_name(removed)
+        shard = f"{cut_name(removed)}{part}"
         kept = self.run.load_shard(shard) if self.run else None
         found = None if kept is None else kept.get("statistics")
         if found is not None and found.ndim == 2 and len(found) == examples and np.isfinite(found).all():

@@ -55,6 +55,8 @@ class Pruning:
     step: how much each step of the search removes: a share below 1 of the heads or of the cost, or a number of heads.
     confidence: that the drop is within `max_drop` on other data, too, when the size of the cut is chosen on the
         selection data; 0.5 goes by the measured drop.
+    early: stop measuring a cut once a part of the selection data leaves no doubt about its test on all of it. The
+        chosen cut is always measured on all of it.
     recovery: fine-tune afterwards.
     score_examples: score units on at most this many examples, drawn at random; on more, their order changes little.
     seed: of everything random.
@@ -76,6 +78,7 @@ class Pruning:
     keep_at_least: int = 0
     step: float = 0.05
     confidence: float = 0.95
+    early: bool = True
     recovery: Recovery | None = None
     score_examples: int = 1024
     seed: int = 0

@@ -114,6 +114,8 @@ def significant(run: RunRecord) -> set[Head]:
 
 def _effects(run: RunRecord) -> str:
     metric, total, strong = run.metric, len(run.heads), sorted(significant(run))
+    if run.content.get("adaptive"):
+        return _decisions(run)
     changes = {head: number(row.get("change")) or 0.0 for head, row in run.heads.items()}
     harmful = sum(metric.is_worse(changes[head]) for head in strong)
     worst = metric.worst(changes)
@@ -129,6 +131,20 @@ def _effects(run: RunRecord) -> str:
     return (
         f"{found} The whole model has {metric.name} {metric.score(run.number('base'))}; the largest loss is "
         f"{metric.change(changes[worst])}, without {worst}."
+    )
+
+
+def _decisions(run: RunRecord) -> str:
+    """What an adaptive sweep decided, and how much less it evaluated than a full one."""
+    found = Counter(row.get("decision") for row in run.heads.values())
+    missed = sorted(head for head, row in run.heads.items() if row.get("decision") == "missed")
+    named = f" ({listing(missed)})" if missed else ""
+    most = (run.number("available") or 0) * len(run.heads)
+    share = numbers.share((run.number("evaluated") or 0) / most) if most else numbers.MISSING
+    return (
+        f"Ablated one at a time on up to {run.data()}, each head until it was decided: {len(missed)} of "
+        f"{len(run.heads)} heads are significantly missed{named}, {found['within']} are shown to be within the margin "
+        f"({run.metric.limit(run.number('margin'))}), {found['undecided']} are undecided, by {share} of a full sweep."
     )
 
 
@@ -165,7 +181,8 @@ def _numbers(ablations: list[RunRecord], scores: list[RunRecord]) -> Markup:
     columns: dict[str, Any] = {"head": str}
     for run in ablations:
         of = f", {run.data()}" if len(ablations) > 1 else ""
-        columns |= {f"{name}{of}": partial(cell, run) for name, cell in _EFFECT_COLUMNS.items()}
+        shown = _DECISION_COLUMNS if run.content.get("adaptive") else _EFFECT_COLUMNS
+        columns |= {f"{name}{of}": partial(cell, run) for name, cell in shown.items()}
     for run in scores:
         columns[f"importance ({run.text('method') or 'score'})"] = partial(_score, run)
     every = sorted({head for run in [*ablations, *scores] for head in run.heads})
@@ -186,6 +203,10 @@ _EFFECT_COLUMNS: dict[str, Callable[[RunRecord, Head], str]] = {
     "95% interval": lambda run, head: run.metric.change_interval(_row(run, head)),
     "p": lambda run, head: numbers.p_value(_row(run, head).get("p")),
     "p (Holm)": lambda run, head: numbers.p_value(_row(run, head).get("p_holm")),
+}
+_DECISION_COLUMNS = {name: _EFFECT_COLUMNS[name] for name in ("change", "95% interval")} | {
+    "examples": lambda run, head: numbers.count(_row(run, head).get("examples")),
+    "decision": lambda run, head: _row(run, head).get("decision") or "",
 }
 
 

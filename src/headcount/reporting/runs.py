@@ -246,7 +246,10 @@ def _facts(run: RunRecord) -> Iterator[tuple[Head, str]]:
         for head, row in run.heads.items():
             effect = f"{metric.change(row.get('change'))} {metric.name} (95% interval {metric.change_interval(row)})"
             yield head, f"without it: {effect}, {run.data()}"
-            yield head, f"p {numbers.p_value(row.get('p'))}, Holm-corrected {numbers.p_value(row.get('p_holm'))}"
+            if row.get("decision"):
+                yield head, f"{row['decision']} after {numbers.count(row.get('examples'))} examples"
+            else:
+                yield head, f"p {numbers.p_value(row.get('p'))}, Holm-corrected {numbers.p_value(row.get('p_holm'))}"
     elif run.command == "importance":
         ranks = {head: rank for rank, head in enumerate(reversed(run.listed("order")), 1)}
         for head, row in run.heads.items():

@@ -6,13 +6,16 @@ function from summed statistics (..., S) to scores (...), or an object like `tas
 
 from headcount.stats.intervals import SEED, change_bounds, interval, resamples_needed, unseen_share
 from headcount.stats.noninferiority import NonInferiority, about, at_most, noninferior
+from headcount.stats.sequential import Deciding, foreseen, planned_looks, sequential_bounds
 from headcount.stats.tests import (
     MCNEMAR,
     Correlation,
+    Effects,
     Test,
     corrected,
     correlation,
     mcnemar_exact,
+    paired_effects,
     paired_t,
     paired_test,
 )
@@ -21,6 +24,8 @@ __all__ = [
     "MCNEMAR",
     "SEED",
     "Correlation",
+    "Deciding",
+    "Effects",
     "NonInferiority",
     "Test",
     "about",
@@ -28,11 +33,15 @@ __all__ = [
     "change_bounds",
     "corrected",
     "correlation",
+    "foreseen",
     "interval",
     "mcnemar_exact",
     "noninferior",
+    "paired_effects",
     "paired_t",
     "paired_test",
+    "planned_looks",
     "resamples_needed",
+    "sequential_bounds",
     "unseen_share",
 ]

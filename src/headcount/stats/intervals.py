@@ -58,7 +58,7 @@ def interval(
         rows = _with(statistics, imagined, metric)[None]
         parts = random_weights(metric, rows.shape[1], resamples, seed)
         ends.append(np.quantile(np.concatenate([weighted_scores(rows, metric, part)[:, 0] for part in parts]), share))
-    room = _room(len(statistics), metric, tail, abs(observed))
+    room = room_for_unseen(len(statistics), metric, tail, abs(observed))
     return float(min(ends[0], observed - room)), float(max(ends[1], observed + room))
 
 
@@ -92,9 +92,9 @@ def change_bounds(
     for masks in chunks(np.arange(len(masked)), 8 * (8 * resamples + 4 * base.size)):
         some = masked[masks]
         for side, end, share in ((0, low, tail), (1, high, 1 - tail)):
-            changes = _resampled_changes(base, some, metric, side, resamples, seed, relative)
+            changes = resampled_changes(base, some, metric, side, resamples, seed, relative)
             end[masks] = np.quantile(changes, share, axis=0) * (abs(whole) if relative else 1.0)
-    room = _room(len(base), metric, tail, np.maximum(abs(whole), np.abs(scores)))
+    room = room_for_unseen(len(base), metric, tail, np.maximum(abs(whole), np.abs(scores)))
     return np.minimum(low, scores - whole - room), np.maximum(high, scores - whole + room)
 
 
@@ -105,14 +105,26 @@ def are_outcomes(statistics: np.ndarray, metric: AnyMetric) -> bool:
     return bool((statistics[..., 0] == 1).all() and np.isin(statistics[..., 1], (0, 1)).all())
 
 
-def _resampled_changes(
-    base: np.ndarray, masked: np.ndarray, metric: AnyMetric, side: int, resamples: int, seed: int, relative: Any
+def resampled_changes(
+    base: np.ndarray,
+    masked: np.ndarray,
+    metric: AnyMetric,
+    side: int,
+    resamples: int,
+    seed: int,
+    relative: Any,
+    blocks: int | None = None,
 ) -> np.ndarray:
-    """(R, M) changes on resamples that hold an imagined example, which lowers (side 0) or raises (1) the change."""
+    """(R, M) changes on resamples that hold an imagined example, which lowers (side 0) or raises (1) the change.
+
+    blocks: for a metric of sums and examples in random order: sum them to this many rows, and resample those.
+    """
     pairs = [_imagined(base, one, metric, side) for one in masked]
     same = all((pair[0] == pairs[0][0]).all() for pair in pairs)  # then the base is resampled once for all masks
     parts = []
     befores = [pairs[0][0]] if same else [pair[0] for pair in pairs]
+    if blocks is not None:
+        base, masked = in_blocks(base, blocks), in_blocks(masked, blocks)
     systems = [_with(base, row, metric) for row in befores]
     systems += [_with(one, pair[1], metric) for one, pair in zip(masked, pairs, strict=True)]
     for weights in random_weights(metric, len(systems[0]), resamples, seed):
@@ -120,6 +132,16 @@ def _resampled_changes(
         before, after = scores[:, : len(befores)], scores[:, len(befores) :]
         parts.append((after - before) / np.abs(before) if relative else after - before)
     return np.concatenate(parts)
+
+
+def in_blocks(statistics: np.ndarray, blocks: int) -> np.ndarray:
+    """Examples (..., N, S) in random order, summed to at most this many rows, which a metric of sums cannot tell apart.
+
+    >>> in_blocks(np.arange(5.0)[:, None], 2).tolist()
+    [[1.0], [9.0]]
+    """
+    n = statistics.shape[-2]
+    return statistics if n <= blocks else np.add.reduceat(statistics, np.arange(blocks) * n // blocks, axis=-2)
 
 
 def _imagined(
@@ -151,7 +173,7 @@ def _with(statistics: np.ndarray, imagined: np.ndarray, metric: AnyMetric) -> np
     return np.concatenate([statistics, np.tile(imagined, (copies, 1))])
 
 
-def _room(n: int, metric: AnyMetric, tail: float, size: Any) -> Any:
+def room_for_unseen(n: int, metric: AnyMetric, tail: float, size: Any) -> Any:
     """What a bound leaves at least for kinds of examples that were not seen, where no extremes are known."""
     return unseen_share(n, tail) * size if getattr(metric, "extremes", None) is None else 0.0
 

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats as scipy_stats
 
+from headcount.errors import counted
 from headcount.stats.intervals import SEED, AnyMetric, are_outcomes, bootstrap_p, change_bounds, resamples_needed, score
 
 MCNEMAR, BOOTSTRAP = "exact McNemar", "paired bootstrap"
@@ -69,6 +70,53 @@ def paired_test(
     if are_outcomes(base, metric) and are_outcomes(masked, metric):
         return Test(change, low, high, mcnemar_exact(base[:, 1], masked[..., 1]), None, MCNEMAR, R)
     return Test(change, low, high, *bootstrap_p(base, masked, metric, R, seed), BOOTSTRAP, R)
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The change under each mask with its tests, (M,) arrays.
+
+    `p` is the exact McNemar test for accuracy and exact match, and the paired bootstrap for every other metric;
+    `p_holm` and `p_bh` are corrected for testing many heads. `p_t` is M19's paired t-test, beside McNemar's.
+    """
+
+    score: np.ndarray
+    change: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    p: np.ndarray
+    p_holm: np.ndarray
+    p_bh: np.ndarray
+    p_t: np.ndarray | None
+    test: str
+    resamples: int
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self.change), 'effect')}, {self.test}>"
+
+
+def paired_effects(
+    base: np.ndarray,
+    masked: np.ndarray,
+    metric: AnyMetric,
+    resamples: int | None = None,
+    alpha: float = 0.05,
+    seed: int = SEED,
+) -> Effects:
+    """Test statistics (M, N, S) against those (N, S) of the whole model on the same examples."""
+    tested = paired_test(base, masked, metric, resamples=resamples, alpha=alpha, seed=seed)
+    return Effects(
+        score=score(masked, metric),
+        change=tested.change,
+        low=tested.low,
+        high=tested.high,
+        p=tested.p,
+        p_holm=corrected(tested.p, "holm"),
+        p_bh=corrected(tested.p, "bh"),
+        p_t=paired_t(base[:, 1], masked[..., 1]) if tested.test == MCNEMAR else None,
+        test=tested.test,
+        resamples=tested.resamples,
+    )
 
 
 def mcnemar_exact(base_right: np.ndarray, right: np.ndarray) -> np.ndarray:
