@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from headcount.engine import (
     using,
 )
 from headcount.errors import HeadcountError, UnsupportedModel, unknown
+from headcount.evaluation.decoding import written_outputs
 from headcount.evaluation.drafting import can_draft, drafted_outputs
 from headcount.evaluation.last_position import find_last_position
 from headcount.evaluation.mean_outputs import mean_contexts
@@ -177,6 +178,7 @@ class Plan:
     replayed: dict[str, list[Mask]]  # by the attention site whose heads they turn off
     pruned: list[Mask]  # on a copy without these heads and neurons
     plain: list[Mask]
+    taken_apart: bool = False  # whether decoding can be
 
     @property
     def size(self) -> int:
@@ -195,13 +197,14 @@ def make_plan(model: Any, task: Task, masks: Iterable[Mask], *, fast: bool = Tru
     # read weights that accelerate has put elsewhere until a whole layer runs.
     fast = fast and not any(is_hooked(site.output) for site in found.sites)
     fast = fast and not any(weight.is_meta for weight in model.parameters())
-    replayable = fast and (can_draft(model, task) if task.generates else True)
+    taken_apart = fast and task.generates and can_draft(model, task)
+    replayable = fast and (taken_apart or not task.generates)
     distinct = dict.fromkeys(masks)
     neurons = any(head.is_neuron for mask in distinct for head in mask)
     cut = [site for site in found.sites if neurons or isinstance(site, AttentionSite)]
     removable = fast and fill is None and _removable(cut)
     alone = {site.name for site in found.sites if isinstance(site, AttentionSite) and not site.also_layers}
-    plan = Plan(frozenset() in distinct, {}, [], [])
+    plan = Plan(frozenset() in distinct, {}, [], [], taken_apart)
     for mask in filter(None, distinct):
         sites = {head.site for head in mask}
         if replayable and len(sites) == 1 and sites <= alone:
@@ -237,20 +240,21 @@ def measure(
 ) -> Iterator[Measured]:
     """Carry out a plan: every mask of it on every batch, each in its way."""
     device = device_of(model)
+    one_by_one = measure_written if plan.taken_apart else measure_plainly
     for indices in batches if plan.whole or plan.replayed or plan.plain else ():
         batch = task.batch(indices).to(device)
         if plan.replayed:
             way = measure_drafted if task.generates else measure_replayed
             yield from way(model, task, batch, plan.replayed, stacked, fill)
         elif plan.whole:
-            yield measure_plainly(model, task, batch, frozenset())
+            yield one_by_one(model, task, batch, frozenset())
         for mask in plan.plain:
-            yield measure_plainly(model, task, batch, mask, fill)
+            yield one_by_one(model, task, batch, mask, fill)
     for mask in plan.pruned:
         smaller = remove(model, mask)
         for indices in batches:
-            one = measure_plainly(smaller, task, task.batch(indices).to(device), frozenset())
-            yield Measured(mask, one.indices, one.statistics)
+            one = one_by_one(smaller, task, task.batch(indices).to(device), frozenset())
+            yield replace(one, mask=mask)
 
 
 @torch.inference_mode()
@@ -259,6 +263,14 @@ def measure_plainly(model: Any, task: Task, batch: Batch, mask: Mask, fill: Fill
     with masked(model, off=mask, fill=fill):
         result = task.decode(model, batch) if task.generates else task.outputs(model, batch)
     return Measured(mask, batch.indices, task.statistics(result, batch))
+
+
+@torch.inference_mode()
+def measure_written(model: Any, task: Any, batch: Batch, mask: Mask, fill: Fill | None = None) -> Measured:
+    """One mask at a time, decoded by a faster loop than `generate`."""
+    with masked(model, off=mask, fill=fill):
+        ids, near_ties = written_outputs(model, task, batch)
+    return Measured(mask, batch.indices, task.statistics(ids, batch), near_ties)
 
 
 def measure_replayed(
