@@ -2,17 +2,20 @@
 
     python -m benchmarks.sweep                    both classifiers and the translator
     python -m benchmarks.sweep --part translator --examples 200 --repeats 5
+    python -m benchmarks.sweep --part cuts --examples 500 --threads 1
     python -m benchmarks.sweep --part scores --threads 1 --repeats 7
 
 (a) is a loop of one mask at a time on the same batches, (b) the usual loop: batches of 32, padded to 128 tokens. The
-FLOP bound is what (a) multiplies divided by what the sweep multiplies, counted by torch. `scores` compares the
-per-example gradients of all heads and neurons with a training step on the same batches: forward, and backward to the
-weights. Real models and data are found by HEADCOUNT_SHARED (default ../shared).
+FLOP bound is what (a) multiplies divided by what the sweep multiplies, counted by torch. `cuts` decodes cuts of the
+translator, the whole model first, as `prune` does and with `generate`. `refit` compares one pass per layer with one
+per site. `scores` compares the per-example gradients of all heads and neurons with a training step on the same batches:
+forward, and backward to the weights. Real models and data are found by HEADCOUNT_SHARED (default ../shared).
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import statistics
 import time
@@ -20,13 +23,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from headcount import Classification, Translation, anatomy, evaluate, load
+from headcount import Classification, Translation, anatomy, evaluate, importance, load, remove
 from headcount.engine import TOKENS, batches_by_length
+from headcount.pruning import calibration, compensate
 from headcount.scoring import unit_moments
 from headcount.tasks import Batch
 
@@ -130,6 +135,44 @@ def compare(name: str, model: Any, task: Any, padded: Any, repeats: int, rate: f
         print(f"  {counted['headcount'] / ours[0] / rate:.0%} of the machine's matrix multiplication peak")
 
 
+def cuts(model: Any, task: Any, repeats: int) -> None:
+    """Greedy BLEU of really pruned copies, less and less left of them, beside what `generate` takes for the same."""
+    order = importance(model, task.subset(range(min(len(task), 200)))).order()
+    print(f"\nCuts of the translator, {len(task)} sentences, greedy")
+    for share in (0.0, 0.1, 0.2, 0.4, 0.6):
+        cut = remove(model, order[: round(share * len(order))])
+        found: dict[str, Any] = {}
+
+        def measure(name: str, fast: bool, cut: Any = cut, found: dict[str, Any] = found) -> None:
+            found[name] = evaluate(cut, task, fast=fast)
+
+        seconds = interleaved({name: partial(measure, name, name == "ours") for name in ("ours", "generate")}, repeats)
+        wall, cpu = (seconds["generate"][i] / seconds["ours"][i] for i in (0, 1))
+        others = int((found["ours"].values != found["generate"].values).any(axis=(0, 2)).sum())
+        print(
+            f"  {share:4.0%} of the heads removed, BLEU {found['ours'].score():5.2f}: {wall:.2f} times by the clock, "
+            f"{cpu:.2f} by processor time; {others} sentences differ, {found['ours'].near_ties} near ties",
+            flush=True,
+        )
+
+
+def refits(name: str, model: Any, task: Any, repeats: int) -> None:
+    """Refit a copy without a fifth of its heads, beside running each layer again for every one of its sites."""
+    seen = calibration.Calibration(model, task)
+    without = remove(model, anatomy(model).heads[::5])
+
+    def refit() -> Any:
+        return compensate(copy.deepcopy(without), model, task, "refit", calibration=seen)
+
+    def again() -> Any:
+        with mock.patch.object(calibration, "answer_at"):
+            return refit()
+
+    seconds = interleaved({"once": refit, "again": again}, repeats)
+    wall, cpu = (seconds["again"][i] / seconds["once"][i] for i in (0, 1))
+    print(f"\nRefit of the {name}: {wall:.2f} times by the clock, {cpu:.2f} by processor time", flush=True)
+
+
 def growth(task: Any, model: Any) -> None:
     """How the cost of a sweep grows: processor seconds for one more of everything."""
     print("\nGrowth (processor seconds of a whole sweep)")
@@ -178,7 +221,9 @@ def scores(model: Any, task: Any, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["6", "12", "translator", "growth", "scores", "all"], default="all")
+    parser.add_argument(
+        "--part", choices=["6", "12", "translator", "cuts", "refit", "growth", "scores", "all"], default="all"
+    )
     parser.add_argument("--examples", type=int, default=64)
     parser.add_argument("--longest", type=int, default=10_000, help="only sentences of at most this many tokens")
     parser.add_argument("--repeats", type=int, default=3)
@@ -197,6 +242,12 @@ def main() -> None:
             )
             some = spread(task, args.examples, args.longest)
             compare(title, model, some, padded and spread(padded, args.examples, args.longest), args.repeats, rate)
+    if args.part in ("cuts", "all"):
+        model, task, _ = translator()
+        cuts(model, spread(task, args.examples, args.longest), args.repeats)
+    if args.part in ("refit", "all"):
+        for name, (model, task, _) in (("translator", translator()), ("classifier", classifier(6))):
+            refits(name, model, task, args.repeats)
     if args.part in ("growth", "all"):
         model, task, _ = classifier(6)
         growth(task, model)

@@ -6,7 +6,9 @@ import torch
 from transformers import GenerationConfig
 
 import zoo
-from headcount import Translation, anatomy, evaluate, masked
+from every_task import every_task
+from headcount import Translation, anatomy, evaluate, load_task, masked, remove
+from headcount.cli.model_loading import load_model
 from headcount.evaluation import mean_contexts
 from headcount.evaluation.decoding import best_candidate
 from headcount.evaluation.drafting import Reference, make_draft, refer, verify
@@ -49,13 +51,39 @@ def test_drafted_decoding_is_exactly_greedy(name):
     assert (plain.values[1:] != plain.values[:1]).any(axis=(1, 2)).mean() > 0.3  # masks change translations
 
 
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_pruned_copies_write_what_generate_does(name):
+    """Also where the first decoder layer attends to nothing, or not to the source, and with neurons off."""
+    model = translator(name)
+    task = translation(model, metric="chrf", count=20)
+    whole, found = evaluate(model, task, fast=False).values, anatomy(model)
+    changed = []
+    for removed in (found.heads[::3], found.site("decoder.0").heads, found.site("cross.1").heads):
+        smaller = remove(model, removed)
+        masks = [(), ("decoder_ffn.0.0-9",), ("cross.0.1", "encoder_ffn.1.3")]
+        fast, plain = (evaluate(smaller, task, masks, tokens=60, fast=fast) for fast in (True, False))
+        assert np.array_equal(fast.values, plain.values)
+        changed.append(not np.array_equal(plain.values[:1], whole))
+    assert any(changed)
+
+
+def test_whisper_writes_what_generate_does(tmp_path):
+    directory, data = every_task("speech", tmp_path)
+    model, processor = load_model(str(directory))
+    task = load_task(None, data, processor, model)
+    smaller = remove(model, anatomy(model).heads[::3])
+    for one in (model, smaller):
+        fast, plain = evaluate(one, task), evaluate(one, task, fast=False)
+        assert np.array_equal(fast.values, plain.values)
+
+
 def test_processors_of_the_generation_config_are_respected():
     model = translator("marian")
     model.generation_config = GenerationConfig.from_dict(
         {**model.generation_config.to_dict(), "no_repeat_ngram_size": 2, "bad_words_ids": [[7], [9]], "min_length": 4}
     )
     task = translation(model, metric="chrf")
-    masks = [(), *((head,) for head in anatomy(model).heads[::3])]
+    masks = [(), *((head,) for head in anatomy(model).heads[::3]), anatomy(model).heads[::4]]
     fast, plain = evaluate(model, task, masks), evaluate(model, task, masks, fast=False)
     assert np.array_equal(fast.values, plain.values)
     free = translator("marian")
@@ -101,6 +129,13 @@ def test_margins_certify_only_what_cannot_change():
             verify(model, task, batch, draft, certain)
         hook.remove()
     assert rows[0] < int(draft.needed.sum())  # the certificate is not empty
+
+
+def test_near_ties_of_what_is_written_are_counted():
+    model = translator("marian")
+    model.get_output_embeddings().weight.data.zero_()  # all tokens equally good, but for their bias
+    task = translation(model, count=3)
+    assert evaluate(model, task).near_ties >= len(task)
 
 
 def test_best_candidate_and_near_ties():
@@ -171,7 +206,7 @@ def test_a_generating_task_of_a_users_own(kind, monkeypatch, tmp_path):
     assert np.array_equal(fast.values, plain.values)
     assert len(set(fast.scores().tolist())) > 4  # the masks change outputs
     whole_model = sum(one is model for one in decoded)
-    assert whole_model == (1 if kind is OwnDrafting else len(masks) - 2)
+    assert whole_model == (0 if kind is OwnDrafting else len(masks) - 2)
 
 
 def test_processors_that_depend_on_the_source_take_the_plain_path():

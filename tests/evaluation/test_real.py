@@ -6,7 +6,7 @@ import sacrebleu
 import torch
 from transformers import AutoTokenizer
 
-from headcount import Classification, Translation, ablate_each, anatomy, evaluate, load
+from headcount import Classification, Translation, ablate_each, anatomy, evaluate, importance, load, remove
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +46,15 @@ def test_translations_are_exactly_greedy(translator):
     fast, plain = evaluate(model, some, masks), evaluate(model, some, masks, fast=False)
     differing = int((fast.values != plain.values).any(axis=-1).sum())
     assert differing <= fast.near_ties
+
+
+def test_cuts_write_what_generate_does(translator):
+    model, task = translator
+    some, order = task.subset(range(0, len(task), 10)), importance(model, task.subset(range(100))).order()
+    for share in (0.0, 0.1, 0.4):
+        cut = remove(model, order[: int(share * len(order))])
+        fast, plain = evaluate(cut, some), evaluate(cut, some, fast=False)
+        assert int((fast.values != plain.values).any(axis=-1).sum()) <= fast.near_ties
 
 
 def test_bleu_of_the_sums_is_sacrebleus_to_the_last_digit(translator):

@@ -1,6 +1,7 @@
 """Compensation: exact where it can be, better everywhere, and nothing but the output projections changed."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
@@ -9,13 +10,13 @@ import tiny_models
 import zoo
 from headcount.errors import HeadcountError
 from headcount.heads import Head
-from headcount.pruning import compensate
+from headcount.pruning import calibration, compensate
 from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.pruning.compensation import REPRODUCED, NormalEquations, ridge_change, unexplained
 from headcount.scoring import unit_moments
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import remove
-from toy_jobs import JOBS, classification
+from toy_jobs import JOBS, classification, translation
 from zoo_tasks import ZooTask
 
 
@@ -40,6 +41,31 @@ def test_refit_brings_every_family_closer_to_the_whole_model(name):
     outputs = {id(parameter) for site in whole_anatomy(adjusted).sites for parameter in site.output.parameters()}
     for (name, before), after in zip(plain.named_parameters(), adjusted.parameters(), strict=True):
         assert torch.equal(before, after) or id(after) in outputs, name
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_sites_that_were_passed_are_not_computed_again(name, monkeypatch):
+    """One pass per layer gives what running every layer again for each of its sites gives."""
+    model = ZooTask.model(name)
+    task = ZooTask(name, model, n=12)
+    plain = remove(model, third(model))
+    seen = Calibration(model, task)
+    once = compensate(copy.deepcopy(plain), model, task, "refit", calibration=seen)
+    monkeypatch.setattr(calibration, "answer_at", lambda stubs, site, projected: None)
+    again = compensate(copy.deepcopy(plain), model, task, "refit", calibration=seen)
+    for site, other in zip(whole_anatomy(once).sites, whole_anatomy(again).sites, strict=True):
+        assert torch.allclose(site.output.weight, other.output.weight, rtol=1e-3, atol=1e-4), site.name
+
+
+def test_each_projection_runs_once_per_batch_of_a_refit(monkeypatch):
+    model = tiny_models.marian()
+    task = translation(n=12)
+    smaller, seen = remove(model, anatomy(model).heads[::3]), Calibration(model, task)
+    calls, linear = Counter(), torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: calls.update([self]) or linear(self, x))
+    compensate(smaller, model, task, "refit", calibration=seen)
+    inputs = [projection for site in whole_anatomy(smaller).sites for _, projection in site.inputs]
+    assert {calls[projection] for projection in inputs} == {len(seen.batches)}
 
 
 def test_refit_restores_a_head_that_others_can_stand_in_for():

@@ -3,7 +3,7 @@
 from headcount.evaluation.adaptive import Adaptive, evaluate_until_decided
 from headcount.evaluation.fills import DRAWS, FILLS, mean_contexts
 from headcount.evaluation.outcomes import Mask, Outcomes
-from headcount.evaluation.replay import head_parts
+from headcount.evaluation.replay import answer_at, head_parts
 from headcount.evaluation.sweep import evaluate, make_plan, measure
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Adaptive",
     "Mask",
     "Outcomes",
+    "answer_at",
     "evaluate",
     "evaluate_until_decided",
     "head_parts",

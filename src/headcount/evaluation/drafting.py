@@ -26,6 +26,7 @@ from headcount.evaluation.decoding import (
     end_tokens,
     prepare,
     read,
+    written_outputs,
 )
 from headcount.evaluation.outcomes import TIE, Mask
 from headcount.evaluation.recording import record
@@ -74,7 +75,7 @@ def drafted_outputs(
 
 
 def can_draft(model: Any, task: Any) -> bool:
-    """Whether the task lets its outputs be drafted, and no logits processor of the model depends on the source."""
+    """Whether the task lets its decoding be taken apart, and no logits processor of the model depends on the source."""
     settings = getattr(model, "generation_config", None)
     of_source = ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty")
     return bool(getattr(task, "drafts", False)) and not any(
@@ -97,8 +98,8 @@ class Draft:
 
 
 def make_draft(model: Any, task: DraftingTask, batch: Batch) -> Draft:
-    """Decode a batch as the task does."""
-    ids = task.decode(model, batch)
+    """Let the model write, greedily."""
+    ids, _ = written_outputs(model, task, batch)
     limits = torch.tensor(task.limits(model, batch.indices), device=ids.device)
     return Draft(ids, limits, tokens_needed(ids, limits, end_tokens(model).to(ids.device)))
 

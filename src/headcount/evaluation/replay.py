@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from headcount.evaluation.last_position import LastPosition
 from headcount.evaluation.outcomes import Mask
 from headcount.evaluation.recording import Recording
-from headcount.structure import Anatomy, AttentionSite, Substitutes, blank_context, hidden_of, with_hidden
+from headcount.structure import (
+    Anatomy,
+    AttentionSite,
+    FeedForwardSite,
+    Site,
+    Substitutes,
+    blank_context,
+    hidden_of,
+    is_transposed,
+    with_hidden,
+)
 
 
 class Replay:
@@ -63,8 +73,8 @@ class Replay:
             for site in self.recording.sites_of(layer):
                 if site is self.start:
                     break
-                _answer(stubs, site, _tile(self.recording.projected[site.name], copies))
-            _answer(stubs, self.start, self._masked_output(xi))
+                answer_at(stubs, site, _tile(self.recording.projected[site.name], copies))
+            answer_at(stubs, self.start, self._masked_output(xi))
             entering = _tile(self.entering, copies)
             if self.position is not None and self.cropped:
                 stubs.put(layer, self.position.computed_from(entering))
@@ -118,8 +128,8 @@ def mask_values(found: Anatomy, masks: Sequence[Mask], device: torch.device) -> 
     return xi.to(device)
 
 
-def _answer(stubs: Substitutes, site: AttentionSite, projected: Tensor) -> None:
-    """Let a site put out `projected` without attending."""
+def answer_at(stubs: Substitutes, site: Site, projected: Tensor) -> None:
+    """Let a site put out `projected` without attending, or without computing its neurons."""
     finish: Any = site.family.emptied.finish
 
     def attend(*args: Any, **kwargs: Any) -> Any:
@@ -128,7 +138,12 @@ def _answer(stubs: Substitutes, site: AttentionSite, projected: Tensor) -> None:
     def leave_to_projection(*args: Any, **kwargs: Any) -> Any:
         return blank_context(site, hidden_of(args, kwargs)), None
 
-    if site.family.output.startswith("^"):  # the projection is its parent's
+    if isinstance(site, FeedForwardSite):
+        for _, projection in site.inputs:
+            width = projection.weight.shape[1 if is_transposed(projection) else 0]
+            stubs.put(projection, lambda hidden, width=width: hidden.new_zeros(()).expand(*hidden.shape[:-1], width))
+        stubs.put(site.output, lambda context: projected)
+    elif site.family.output.startswith("^"):  # the projection is its parent's
         stubs.put(site.module, leave_to_projection)
         stubs.put(site.output, lambda context: projected)
     else:

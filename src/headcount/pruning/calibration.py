@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headcount.engine import TOKENS, batches_by_length
+from headcount.evaluation import answer_at
 from headcount.structure import Site, Substitutes, device_of, whole_anatomy
 from headcount.tasks import Batch, Task
 
@@ -221,8 +222,8 @@ class _StopForward(Exception):
 class LayerwiseForward:
     """Forward passes up to one site at a time, in the order in which sites run.
 
-    The output of a finished layer is stored and returned in its place, so a layer must not change once the contexts of
-    a later layer have been asked for.
+    The output of a finished layer is stored and returned in its place, and so is what a site put out that has been
+    passed: nothing is attended to or multiplied twice. So a site must not change once a later one has been asked for.
     """
 
     def __init__(self, model: nn.Module, task: Task, batches: Sequence[Batch], sites: Sequence[Site]) -> None:
@@ -234,6 +235,9 @@ class LayerwiseForward:
         self.stack = {block: number for number, stack in enumerate(stacks) for block in stack}
         self.stored: list[dict[int, Any]] = [{} for _ in batches]  # per stack: the output of its last finished layer
         self.finished = 0  # how many of the blocks
+        self.sites = {site.name: site for site in sites}
+        self.contexts: list[dict[str, Tensor]] = [{} for _ in batches]  # of the site asked for last
+        self.projected: list[dict[str, Tensor]] = [{} for _ in batches]  # by site of the layer that were passed before
 
     def handed_on(self, site: Site, norm: str | None) -> Iterator[tuple[Tensor | None, Tensor | None]]:
         """Per batch, all calls: the input of a site's projection (rows, width), and what the site passes on (rows, d).
@@ -241,6 +245,7 @@ class LayerwiseForward:
         norm: the path of the normalisation that follows the site; without it, the projection's output is what counts.
         None stands for what is not computed: the input where no unit is left, and then perhaps the output, a bias.
         """
+        self._pass_on()
         self._finish_before(site.block)
         for place, batch in enumerate(self.batches):
             contexts: list[Tensor] = []
@@ -263,7 +268,16 @@ class LayerwiseForward:
                 else:
                     stack.callback(self.model.get_submodule(norm).register_forward_pre_hook(then).remove)
                 self._run(place, batch)
+            if site.kept and len(contexts) == 1 and not self.shared:
+                self.contexts[place][site.name] = contexts[0]
             yield _rows(contexts) if contexts and site.kept else None, _rows(after) if after else None
+
+    @torch.inference_mode()
+    def _pass_on(self) -> None:
+        """Keep what the last site puts out, which has been changed since its units' outputs were seen."""
+        for seen, projected in zip(self.contexts, self.projected, strict=True):
+            projected |= {name: self.sites[name].output(context) for name, context in seen.items()}
+            seen.clear()
 
     def _finish_before(self, block: nn.Module) -> None:
         """Store the output of the layer before this one, and of the last layer of each stack before that."""
@@ -286,12 +300,16 @@ class LayerwiseForward:
                     handle.remove()
                 self.stored[place][self._stack(last)] = outputs[0]
             self.finished = last + 1
+        for projected in self.projected:
+            projected.clear()
 
     def _run(self, place: int, batch: Batch) -> None:
         with Substitutes() as stubs, torch.inference_mode():
             for position in range(self.finished):
                 answer = self.stored[place][self._stack(position)]
                 stubs.put(self.blocks[position], lambda *args, answer=answer, **kwargs: answer)
+            for name, output in self.projected[place].items():
+                answer_at(stubs, self.sites[name], output)
             try:
                 self.task.outputs(self.model, batch.to(self.device))
             except _StopForward:

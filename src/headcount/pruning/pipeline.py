@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from headcount.bench import measure_speed, seconds_per_token
 from headcount.errors import HeadcountError, counted, duration
-from headcount.evaluation import evaluate
+from headcount.evaluation import evaluate, make_plan, measure
 from headcount.pruning.calibration import CALIBRATION_TOKENS, Calibration
 from headcount.pruning.cut_size import TOO_FEW, Budget, choose_cut, cut_sizes, unshowable
 from headcount.pruning.pruned import Pruned
@@ -266,9 +267,9 @@ def _costs(model: Any, score: Task, select: Task, units: Any) -> tuple[float, fl
             score.outputs(model.eval(), batch)
 
     def decode(batch: Any) -> None:
-        with torch.inference_mode():
-            select.decode(model.eval(), batch)
+        deque(measure(model.eval(), select, plan, [batch.indices], len(batch)), maxlen=0)
 
+    plan = make_plan(model, select, [frozenset()])
     plain = seconds_per_token(score, forward, device)
     scoring = seconds_per_token(score, lambda batch: unit_moments(model, score.subset(batch.indices), units), device)
     return plain, scoring, seconds_per_token(select, decode, device) if select.generates else plain
