@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headcount import Classification, HeadcountError, Translation, anatomy, find_roles, importance
+from headcount import Classification, HeadcountError, Translation, anatomy, find_roles, importance, prune
 from headcount.engine import Local, over_shards, shards, using
 from headcount.engine.work import collected_warnings
 from headcount.errors import BadData
@@ -85,6 +85,19 @@ def test_scores_are_the_same_bit_for_bit(engine, task, method):
     model = bert()
     here, there = both(engine, lambda: importance(model, task, method))
     assert np.array_equal(here.values, there.values)
+
+
+@pytest.mark.parametrize("units", ["heads", "heads,neurons"])
+def test_pruning_is_the_same_bit_for_bit(engine, task, units, monkeypatch):
+    """Workers take the gradients of the search and evaluate its cuts."""
+    model, works, run = bert(pad_token_id=0), set(), engine.run
+    monkeypatch.setattr(engine, "run", lambda work, *args: works.add(type(work).__name__) or run(work, *args))
+    dev = Classification([{**row, "text": f"us {row['text']}"} for row in rows(30)], word_tokenizer(WORDS))
+    here, there = both(engine, lambda: prune(model, task, dev, max_drop=60, units=units, step=0.25))
+    assert works == {"Evaluation", "ExamplePass" if units == "heads" else "SumPass"}
+    assert here.removed == there.removed
+    assert all(np.array_equal(a.statistics, b.statistics) for a, b in zip(here.path, there.path, strict=True))
+    assert all(map(torch.equal, here.model.parameters(), there.model.parameters()))
 
 
 def test_roles_are_the_same_bit_for_bit(engine):

@@ -51,7 +51,8 @@ def token_counts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 def _likelihoods(logits: Tensor, labels: Tensor) -> Tensor:
     """(B, T) negative log likelihood of each token, 0 where none is to be predicted."""
-    return F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=-100, reduction="none")
+    flat = logits.float().flatten(0, -2), labels.flatten()  # with the classes last, nothing is copied
+    return F.cross_entropy(*flat, ignore_index=-100, reduction="none").view(labels.shape)
 
 
 class TextScorer:
