@@ -98,7 +98,9 @@ def test_a_decoder_for_optimum_takes_one_empty_cache_for_all_layers(tmp_path):
     assert isinstance(found["past_key_values.0.key"][1], str)  # any number of heads
     prompt = zoo.prompt("llama")
     expected = model.generate(**prompt, max_new_tokens=6, do_sample=False)
-    assert open_onnx(tmp_path / "small/model.onnx").generate(**prompt, max_new_tokens=6, do_sample=False).equal(expected)
+    assert (
+        open_onnx(tmp_path / "small/model.onnx").generate(**prompt, max_new_tokens=6, do_sample=False).equal(expected)
+    )
 
 
 def test_an_encoder_decoder_for_optimum(tmp_path):
