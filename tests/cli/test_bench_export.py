@@ -10,6 +10,7 @@ import pytest
 import tiny_models
 import zoo
 from headcount import remove, save
+from headcount.tasks.text import word_tokenizer
 
 QUICK = ("--batch", "1,2", "--length", "6", "--rounds", "2", "--threads", "1")
 
@@ -124,3 +125,22 @@ def test_real_data(headcount, shared, tmp_path):
     assert facts["difference"] < 1e-4
     rows = json.loads(headcount("bench", model, "--data", data, "--batch", "1", "--rounds", "2", "--json").out)["rows"]
     assert [row["length"] for row in rows] == [23, 41]
+
+
+def test_a_directory_for_another_loader(headcount, tmp_path):
+    save(remove(tiny_models.bert(), ["encoder.0.1"]), tmp_path / "pruned", tokenizer=word_tokenizer("a fine film"))
+    answer = headcount("export", tmp_path / "pruned", tmp_path / "small", "--layout", "optimum", "--json")
+    assert answer.code == 0, answer.err
+    facts = json.loads(answer.out)
+    assert facts["files"] == [str(tmp_path / "small/model.onnx")]
+    assert {"config.json", "tokenizer.json"} <= {path.name for path in (tmp_path / "small").iterdir()}
+    again = headcount("export", tmp_path / "pruned", tmp_path / "small", "--layout", "optimum")
+    assert again.code == 1
+    assert "--overwrite" in again.err
+    both = headcount("export", tmp_path / "pruned", tmp_path / "b", "--layout", "genai", "--gguf", "f16")
+    assert both.code == 2
+    assert "--gguf" in both.err
+    refused = headcount("export", tmp_path / "pruned", tmp_path / "b", "--layout", "genai")
+    assert refused.code == 1
+    assert "--layout" in refused.err
+    assert not (tmp_path / "b").exists()

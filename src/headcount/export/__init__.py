@@ -3,7 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headcount.export.onnx_runtime import OnnxModel, part_path, refuse_name, refuse_target, require_onnx
+from headcount.export.onnx_runtime import (
+    OnnxModel,
+    part_path,
+    refuse_directory,
+    refuse_name,
+    refuse_target,
+    require_onnx,
+)
 
 if TYPE_CHECKING:
     from headcount.export.hub import push_to_hub
@@ -22,6 +29,7 @@ __all__ = [
     "open_onnx",
     "part_path",
     "push_to_hub",
+    "refuse_directory",
     "refuse_gguf",
     "refuse_name",
     "refuse_target",

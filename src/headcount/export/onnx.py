@@ -21,8 +21,17 @@ from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
 from headcount.export.onnx_graphs import Graph, graphs, positions
-from headcount.export.onnx_runtime import FACTS, OnnxModel, part_path, refuse_target, require_onnx
-from headcount.files import path_of
+from headcount.export.onnx_layouts import OnnxLayout, layout_named, save_tokenizer
+from headcount.export.onnx_runtime import (
+    FACTS,
+    OnnxModel,
+    is_of_layout,
+    part_path,
+    refuse_directory,
+    refuse_target,
+    require_onnx,
+)
+from headcount.files import path_of, replaced_directory
 from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
 from headcount.structure import anatomy, device_of, kernel_of, random_inputs, whole_anatomy
@@ -62,6 +71,8 @@ def export_onnx(
     int8: bool = False,
     external_data: bool | None = None,
     overwrite: bool = False,
+    layout: str | None = None,
+    tokenizer: Any = None,
 ) -> Export:
     """Write a model as ONNX, for any batch and length, after checking that onnxruntime computes the same with it.
 
@@ -82,29 +93,61 @@ def export_onnx(
         onnxruntime's own tools. The result is compared, not held to a tolerance: measure it with `evaluate`.
     external_data: weights in a file of their own beside the graph; by default only where one file cannot hold them.
     overwrite: replace files that exist already.
+    layout: `optimum` or `genai`: `file` is a directory, which that loader runs (docs/onnx.md).
+    tokenizer: or processor, saved in such a directory.
     """
     require_onnx()
     _refuse(model)
     file = path_of(file, "file")
+    apart = _apart(model, external_data)
+    inputs = list(inputs)
+    if layout is not None:
+        chosen = layout_named(layout)
+        refuse_directory(file, overwrite)
+        with _unchanged(model):
+            named = chosen.graphs(model)
+            with replaced_directory(file, is_of_layout) as folder:
+                chosen.configure(model, folder)
+                if tokenizer is not None:
+                    save_tokenizer(tokenizer, folder)
+                off = _write_all(model, named, folder, inputs, apart, int8, chosen)
+        beside = tuple(path for name in named if (path := file / f"{name}.data").is_file())
+        return Export(file, tuple(file / name for name in named), beside, *off)
     refuse_target(file, overwrite)
     split = model.can_generate() and model.config.is_encoder_decoder
     names = [part_path(file, part) for part in ("encoder", "decoder")] if split else [file]
-    apart = _apart(model, external_data)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with _unchanged(model), tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
-        for name, graph in zip(names, graphs(model).values(), strict=True):
-            _write(graph, Path(folder) / name.name, apart, _description(model))
-        inputs = list(inputs)
-        difference, rough = check_parity(model, Path(folder) / file.name, inputs), None
-        if int8:
-            for name in names:
-                quantize(Path(folder) / name.name, apart)
-            rough = check_parity(model, Path(folder) / file.name, inputs, tolerance=float("inf"))
-        written = sorted(Path(folder).iterdir())
+    with _unchanged(model), tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as place:
+        folder = Path(place)
+        named = dict(zip((name.name for name in names), graphs(model).values(), strict=True))
+        plain = OnnxLayout(graphs, lambda folder: OnnxModel(folder / file.name))
+        off = _write_all(model, named, folder, inputs, apart, int8, plain)
+        written = sorted(folder.iterdir())
         for path in written:
             shutil.move(path, file.parent / path.name)
     weights = tuple(file.parent / path.name for path in written if path.suffix == ".data")
-    return Export(file, tuple(names), weights, difference, rough)
+    return Export(file, tuple(names), weights, *off)
+
+
+def _write_all(
+    model: Any,
+    named: dict[str, Graph],
+    folder: Path,
+    inputs: list[Mapping[str, Tensor]],
+    apart: bool,
+    int8: bool,
+    layout: OnnxLayout,
+) -> tuple[float, float | None]:
+    """Write every graph, and say how far they are from the model, before and after quantization."""
+    for name, graph in named.items():
+        _write(graph, folder / name, apart, _description(model))
+    layout.adapt(model, folder, apart)
+    difference = check_parity(model, layout.opened(folder), inputs)
+    if not int8:
+        return difference, None
+    for name in named:
+        quantize(folder / name, apart)
+    return difference, check_parity(model, layout.opened(folder), inputs, tolerance=float("inf"))
 
 
 def quantize(file: Path, apart: bool = False) -> None:
@@ -226,10 +269,12 @@ def _unchanged(model: Any) -> Iterator[None]:
 
 
 def check_parity(
-    model: Any, file: Path, given: Iterable[Mapping[str, Tensor]] = (), tolerance: float = TOLERANCE
+    model: Any, export: Any, given: Iterable[Mapping[str, Tensor]] = (), tolerance: float = TOLERANCE
 ) -> float:
-    """The largest difference between the model and its export; more than the tolerance is refused."""
-    export = OnnxModel(file)
+    """The largest difference between the model and its export; more than the tolerance is refused.
+
+    export: an `OnnxModel`, or what runs a layout as its loader does.
+    """
     worst = 0.0
     for what, inputs in _trials(model, given):
         try:
@@ -269,7 +314,7 @@ def _forward_off(model: Any, export: OnnxModel, inputs: dict[str, Tensor]) -> fl
 
 
 @torch.no_grad()
-def _generated_off(model: Any, export: OnnxModel, inputs: dict[str, Tensor]) -> float:
+def _generated_off(model: Any, export: Any, inputs: dict[str, Tensor]) -> float:
     """Logits of one pass without a cache, against the export's: some tokens at once, then one by one with its cache."""
     inputs, mask = dict(inputs), inputs.get("attention_mask")
     if model.config.is_encoder_decoder:

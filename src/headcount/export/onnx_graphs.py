@@ -9,6 +9,7 @@ cross-attention reads (`cross.N.key`), the decoder takes it in, so that nothing 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from headcount.structure import anatomy, random_inputs, start_token
 
+PARTS = ("key", "value")
 BATCH, LENGTH = 2, 6  # of the texts that graphs are traced with; the graphs take any
 
 
@@ -31,6 +33,12 @@ class Graph:
     open_sizes: dict[str, dict[int, str]]
     outputs: list[str]
 
+    def renamed(self, name: Callable[[str], str]) -> Graph:
+        """The same graph, with other names for what goes in and out."""
+        inputs = {name(old): tensor for old, tensor in self.inputs.items()}
+        sizes = {name(old): open_sizes for old, open_sizes in self.open_sizes.items()}
+        return Graph(self.module, inputs, sizes, [name(old) for old in self.outputs])
+
 
 def graphs(model: Any) -> dict[str, Graph]:
     """The graphs of a model: one, or an `encoder` and a `decoder`."""
@@ -38,7 +46,7 @@ def graphs(model: Any) -> dict[str, Graph]:
         return {"model": _plain(model)}
     if model.config.is_encoder_decoder:
         return _translator(model)
-    return {"model": _generator(model)}
+    return {"model": generator(model)}
 
 
 def _plain(model: Any) -> Graph:
@@ -50,18 +58,22 @@ def _plain(model: Any) -> Graph:
     return Graph(_Forward(model, list(inputs), names), inputs, sizes, names)
 
 
-def _generator(model: Any) -> Graph:
+def generator(model: Any, *, positions_given: bool = False) -> Graph:
+    """The graph of a decoder alone; its positions are derived from the mask unless they are an input, too."""
     ids = random_inputs(model, BATCH, LENGTH)["input_ids"]
     cache = DynamicCache()
     with torch.no_grad():
         model(input_ids=ids[:, :4], past_key_values=cache, use_cache=True)
-    inputs = {"input_ids": ids[:, 4:], "attention_mask": torch.ones_like(ids), **_named("past", cache)}
+    mask = torch.ones_like(ids)
+    places = positions(model, mask, ids.shape[1] - 4) if positions_given else {}
+    inputs = {"input_ids": ids[:, 4:], "attention_mask": mask, **places, **_named("past", cache)}
     sizes: dict[str, dict[int, str]] = {
         "input_ids": {0: "batch", 1: "length"},
         "attention_mask": {0: "batch", 1: "total"},
+        **{name: {0: "batch", 1: "length"} for name in places},
         **{name: {0: "batch", 2: "past"} for name in inputs if name.startswith("past.")},
     }
-    return Graph(_Decoder(model), inputs, sizes, ["logits", *_named("present", cache)])
+    return Graph(_Decoder(model, list(inputs)), inputs, sizes, ["logits", *_named("present", cache)])
 
 
 def _translator(model: Any) -> dict[str, Graph]:
@@ -86,6 +98,25 @@ def _translator(model: Any) -> dict[str, Graph]:
     return {"encoder": encoder, "decoder": Graph(_CachedDecoder(model, list(inputs), lengths), inputs, sizes, outputs)}
 
 
+def three_graphs(model: Any) -> dict[str, Graph]:
+    """An encoder-decoder whose encoder puts out its states: the `encoder`, the decoder's `first` step and every `later`
+    one. The first puts out, for every layer, `present.N.…` and `cross.N.…`, which a later one takes in."""
+    found = _translator(model)
+    source, later = found["encoder"].inputs, found["decoder"]
+    encoder = Graph(_States(model, list(source)), source, found["encoder"].open_sizes, ["last_hidden_state"])
+    with torch.no_grad():
+        states = encoder.module(list(source.values()))[0]
+    masked = "attention_mask" in later.inputs
+    inputs = {"input_ids": later.inputs["input_ids"], "encoder_hidden_states": states}
+    inputs |= {"attention_mask": later.inputs["attention_mask"]} if masked else {}
+    of_source = {0: "batch", 1: "source"} if masked else {0: "batch"}  # sounds have one length
+    sizes = dict.fromkeys(inputs, of_source) | {"input_ids": {0: "batch", 1: "length"}}
+    layers = range(sum(name.endswith("key") for name in later.outputs))
+    outputs = [f"{kind}.{layer}.{part}" for layer in layers for kind in ("present", "cross") for part in PARTS]
+    first = Graph(_FirstStep(model), inputs, sizes, ["logits", *outputs])
+    return {"encoder": encoder, "first": first, "later": later}
+
+
 class _Forward(nn.Module):
     """Any model as it stands."""
 
@@ -102,14 +133,16 @@ class _Forward(nn.Module):
 class _Decoder(nn.Module):
     """A decoder alone: tokens, the mask of all tokens so far, and the cache."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, inputs: list[str]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.inputs = model, inputs
 
     def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        ids, mask, *past = tensors  # (B, T), (B, P + T), (B, heads, P, head_dim)
-        cache = _filled(past)
+        named = dict(zip(self.inputs, tensors, strict=True))
+        ids, mask = named["input_ids"], named["attention_mask"]  # (B, T), (B, P + T)
+        cache = _filled([tensor for name, tensor in named.items() if name.startswith("past.")])  # (B, heads, P, size)
         extra = positions(self.model, mask, ids.shape[1])
+        extra |= {name: named[name] for name in extra if name in named}  # (B, T)
         output = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **extra)
         return output.logits, *_named("present", cache).values()
 
@@ -150,7 +183,7 @@ class _CachedDecoder(nn.Module):
         nothing = past[0].new_zeros(batch, 1, 1, 1)  # for a cross-attention without heads, which does not look
         cross = []
         for layer in range(len(past) // 2):
-            cross += [named.get(f"cross.{layer}.{part}", nothing) for part in ("key", "value")]
+            cross += [named.get(f"cross.{layer}.{part}", nothing) for part in PARTS]
         cache = EncoderDecoderCache(_filled(past), _filled(cross))
         cache.is_updated = dict.fromkeys(range(len(past) // 2), True)
         length: Any = self.source_length if mask is None else mask.shape[1]
@@ -160,6 +193,43 @@ class _CachedDecoder(nn.Module):
         source |= {} if mask is None else {"attention_mask": mask}
         output = self.model(decoder_input_ids=ids, past_key_values=cache, use_cache=True, **source)
         return output.logits, *_named("present", cache.self_attention_cache).values()
+
+
+class _States(nn.Module):
+    """The encoder alone."""
+
+    def __init__(self, model: Any, inputs: list[str]) -> None:
+        super().__init__()
+        self.model, self.inputs = model, inputs
+
+    def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        named = dict(zip(self.inputs, tensors, strict=True))
+        return (self.model.get_encoder()(**named, return_dict=True).last_hidden_state,)
+
+
+class _FirstStep(nn.Module):
+    """The decoder with an empty cache: logits, and after them both caches of every layer."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        ids, states, *mask = tensors  # (B, T), (B, S, hidden), (B, S)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        source: dict[str, Any] = {"encoder_outputs": BaseModelOutput(last_hidden_state=states)}  # type: ignore[arg-type]
+        source |= {"attention_mask": mask[0]} if mask else {}
+        output = self.model(decoder_input_ids=ids, past_key_values=cache, use_cache=True, **source)
+        own: list[Any] = cache.self_attention_cache.layers
+        cross: list[Any] = cache.cross_attention_cache.layers
+        outputs = [output.logits]
+        for layer, kept in enumerate(own):
+            outputs += [kept.keys, kept.values]
+            if layer < len(cross) and cross[layer].is_initialized:
+                outputs += [cross[layer].keys, cross[layer].values]
+            else:  # a cross-attention without heads
+                outputs += [states[:, None, :, :1] * 1] * 2
+        return tuple(outputs)
 
 
 def positions(model: Any, mask: Tensor, length: int) -> dict[str, Tensor]:

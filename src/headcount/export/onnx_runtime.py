@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headcount.errors import HeadcountError, first_line
+from headcount.files import refuse_irreplaceable
 
 if TYPE_CHECKING:  # a file that exists already is refused before anything slow is imported
     import numpy as np
 
     Arrays = dict[str, np.ndarray]
 FACTS = "headcount."  # what the names of our metadata begin with
+OTHERS_PAST = "past_key_values"  # what other loaders call the cache that a graph takes in
+# Files of the directories that other loaders run: one graph, or Optimum's three of an encoder-decoder.
+MAIN, ENCODER, FIRST, LATER = "model.onnx", "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
+CONFIGURATIONS = ("config.json", "generation_config.json", "genai_config.json")
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -44,6 +51,26 @@ def refuse_target(file: Path, overwrite: bool) -> None:
             raise HeadcountError(f"{name} exists already", advice="choose another file, or replace it with {overwrite}")
 
 
+def refuse_directory(directory: Path, overwrite: bool) -> None:
+    """Refuse a directory that holds something else than an earlier export, and that, too, without `overwrite`."""
+    refuse_irreplaceable(directory)
+    if directory.suffix in (".onnx", ".gguf"):
+        raise HeadcountError(f"{directory} is the name of a file", advice="name a directory for {layout}")
+    if not directory.is_dir() or not any(directory.iterdir()):
+        return
+    if any(directory.glob("*.safetensors")) or not any((directory / name).is_file() for name in (MAIN, ENCODER)):
+        raise HeadcountError(f"{directory} holds something else than an export", advice="choose another directory")
+    if not overwrite:
+        raise HeadcountError(
+            f"{directory} exists already", advice="choose another directory, or replace it with {overwrite}"
+        )
+
+
+def is_of_layout(name: str) -> bool:
+    """Whether a file of such a directory is one that an export writes anew; others in it are kept."""
+    return name.removesuffix(".data") in (MAIN, ENCODER, FIRST, LATER, *CONFIGURATIONS)
+
+
 class OnnxModel:
     """A model that `export_onnx` wrote, opened in onnxruntime.
 
@@ -56,13 +83,15 @@ class OnnxModel:
         file = Path(file)
         self.files: tuple[Path, ...] = (file,)
         if file.is_file():
-            self.main, self.decoder = _opened(file, threads), None
+            self.main, self.decoder = open_graph(file, threads), None
         else:
             encoder, decoder = (part_path(file, part) for part in ("encoder", "decoder"))
             if not (encoder.is_file() and decoder.is_file()):
                 raise HeadcountError(f"there is no {file}, and no {encoder.name} with {decoder.name} beside it")
-            self.main, self.decoder = _opened(encoder, threads), _opened(decoder, threads)
+            self.main, self.decoder = open_graph(encoder, threads), open_graph(decoder, threads)
             self.files = (encoder, decoder)
+        inputs = {node.name for node in (self.decoder or self.main).get_inputs()}
+        self.past = OTHERS_PAST if any(name.startswith(f"{OTHERS_PAST}.") for name in inputs) else "past"
 
     @property
     def generates(self) -> bool:
@@ -76,7 +105,7 @@ class OnnxModel:
 
     def forward(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """All outputs of a model that is one graph."""
-        return _run(self.main, inputs)
+        return run_graph(self.main, inputs)
 
     def begin(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """What decoding starts from: an empty cache and, for an encoder-decoder, its encoder's output."""
@@ -88,16 +117,20 @@ class OnnxModel:
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """What the decoder of an encoder-decoder reads of the source: the keys and values of its cross-attention."""
-        return _run(self.main, inputs)
+        return run_graph(self.main, inputs)
 
     def step(self, state: Arrays, ids: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """The logits (B, T, vocabulary) of the next tokens, and the state after them."""
-        outputs = _run(self.decoder or self.main, {**state, "input_ids": ids})
+        import numpy as np
+
+        named = {re.sub(r"^past\b", self.past, name): value for name, value in state.items()}
+        if self.decoder is None:  # for a graph that does not derive them from the mask
+            places = np.maximum(np.cumsum(state["attention_mask"], -1) - 1, 0)  # (B, P + T)
+            named["position_ids"] = places[:, -ids.shape[1] :].astype(np.int64)
+        outputs = run_graph(self.decoder or self.main, {**named, "input_ids": ids})
         present = {name.replace("present", "past"): value for name, value in outputs.items() if "present." in name}
         state = {**state, **present}
         if self.decoder is None:  # the mask is of all tokens so far: make room for one more
-            import numpy as np
-
             mask = state["attention_mask"]
             state["attention_mask"] = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
         return outputs["logits"], state
@@ -110,9 +143,12 @@ class OnnxModel:
         """A cache that has seen nothing: each layer's keys and values, (B, heads, 0, head_dim)."""
         import numpy as np
 
-        graph = self.decoder or self.main
-        shapes = {node.name: node.shape for node in graph.get_inputs() if node.name.startswith("past.")}
-        return {name: np.zeros((batch, shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}
+        sizes = {}
+        for node in (self.decoder or self.main).get_inputs():
+            if node.name.startswith(f"{self.past}."):
+                heads, size = node.shape[1::2] if isinstance(node.shape[1], int) else json.loads(self.facts()["cache"])
+                sizes[node.name.replace(self.past, "past")] = (batch, heads, 0, size)
+        return {name: np.zeros(size, np.float32) for name, size in sizes.items()}
 
 
 def part_path(file: Path, part: str) -> Path:
@@ -124,7 +160,8 @@ def part_path(file: Path, part: str) -> Path:
     return file.with_name(f"{file.stem}.{part}{file.suffix}")
 
 
-def _opened(file: Path, threads: int | None) -> Any:
+def open_graph(file: Path, threads: int | None) -> Any:
+    """A session of onnxruntime for one file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -138,7 +175,7 @@ def _opened(file: Path, threads: int | None) -> Any:
         raise HeadcountError(f"onnxruntime cannot open {file}: {first_line(error)}") from error
 
 
-def _run(graph: Any, inputs: Mapping[str, np.ndarray]) -> Arrays:
+def run_graph(graph: Any, inputs: Mapping[str, np.ndarray]) -> Arrays:
     """Run a graph without the inputs that it does not have: the exporter drops those that change nothing."""
     taken = {node.name for node in graph.get_inputs()}
     names = [node.name for node in graph.get_outputs()]
