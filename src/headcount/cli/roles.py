@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from headcount.cli.options import Setup, command, listed, option
 from headcount.errors import counted
 
-UNUSED = ("task", "metric", "pair", "label", "source", "target", "target_data", "beams")
+UNUSED = ("task", "metric", "pair", "label", "labels", "choices", "source", "target", "target_data", "beams")
 
 
 @command(sharded=True, without=UNUSED)
@@ -36,6 +36,7 @@ def roles(
     """
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
+    from headcount.cli.model_loading import load_model
     from headcount.roles import Sentences, Thresholds, chosen_relations, find_roles
 
     limits = Thresholds(positional, syntactic, rare, idle, frequent)
@@ -46,7 +47,7 @@ def roles(
     if setup.sample is not None:
         sentences = setup.sample.of((data,), lambda: sentences)
     chosen_relations(sentences, asked)
-    model, tokenizer = setup.load_model()
+    model, tokenizer = load_model(setup.model, setup.device, setup.dtype)
     settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
     with run_of(setup, "roles", model, [sentences], **settings) as run:
         with progress("reading attention") as bar:
