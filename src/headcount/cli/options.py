@@ -118,8 +118,8 @@ class Setup:
     """The shared options of one call of a command."""
 
     model: Model
-    task: Annotated[str | None, option("--task", panel=TASK, help="Guessed from the model, or: tagging, images, speech…")] = None
-    metric: Annotated[str | None, option("--metric", panel=TASK, help="The task's own, or: accuracy, f1, bleu, wer, agreement…")] = None
+    task: Annotated[str | None, option("--task", panel=TASK, help="Guessed; or tagging, images…")] = None
+    metric: Annotated[str | None, option("--metric", panel=TASK, help="The task's own; or f1, bleu…")] = None
     label: Annotated[str | None, option("--label", panel=TEXTS, help="Column of the label.")] = None
     labels: Annotated[
         Literal["data", "none"],

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, counted
 from headcount.heads import Head, refuse_repeated
 from headcount.structure import Anatomy, Site, anatomy, refuse_exported, whole_anatomy
 
@@ -126,6 +126,7 @@ def _per_row(xi: Tensor, batch: int, site: Site) -> Tensor:
     """Repeat each example's xi for its beams: (examples, heads) to (B, heads)."""
     if batch % len(xi):
         raise HeadcountError(
-            f"xi has {len(xi)} rows, one per example, but {site.name} ran on a batch of {batch}, not a multiple"
+            f"xi has {counted(len(xi), 'row')}, one per example, "
+            f"but {site.name} ran on a batch of {batch}, not a multiple"
         )
     return xi.repeat_interleave(batch // len(xi), dim=0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import headcount
 from headcount.errors import HeadcountError
+from headcount.reporting import numbers
 from headcount.reporting.headline import headline
 from headcount.reporting.heads import evaluations, heads, one_head_per_layer, other_data, roles
 from headcount.reporting.markup import (
@@ -161,7 +162,9 @@ def _source(run: RunRecord) -> Markup:
 
 def _task(task: dict[str, Any]) -> str:
     metric = f" by {task['metric']}" if task.get("metric") else ""
-    return f"{task.get('n')} examples, {task.get('task')}{metric}, fingerprint {task.get('fingerprint')}"
+    return (
+        f"{numbers.units(task.get('n'), 'example')}, {task.get('task')}{metric}, fingerprint {task.get('fingerprint')}"
+    )
 
 
 def _not_measured(model: ModelRuns) -> Markup | None:

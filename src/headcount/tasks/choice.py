@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headcount.errors import BadData
+from headcount.errors import BadData, counted
 from headcount.structure import is_any_of, without_cache
 from headcount.tasks.classification import SingleLabel
 from headcount.tasks.columns import CHOICE as CHOICE_COLUMN
@@ -165,7 +165,7 @@ class LikeliestEnding(MultipleChoice):
                     {"input_ids": kept, "attention_mask": [1] * len(kept), "ending": marks, "bytes": bytes_}
                 )
             read.append(examples)
-        return read, [f"the beginnings of {cut} choices were cut to {limit} tokens"] if cut else []
+        return read, [f"{counted(cut, 'beginning')} of choices cut to {limit} tokens"] if cut else []
 
     def _tokens(self, text: str) -> list[int]:
         return self.tokenizer(text, verbose=False)["input_ids"]
