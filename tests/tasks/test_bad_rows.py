@@ -49,7 +49,7 @@ BAD = {
     "a single choice": ("choice", "bad.jsonl", rows({"question": "a", "choices": ["dog"], "label": 0}),
                         r"line 1, column 'choices'.*at least two"),
     "a score that is no number": (
-        "regression", "bad.tsv", "sentence\tscore\na dog\t3\na cat\tmuch\n", r"no column for label|line 3.*'much'",
+        "regression", "bad.tsv", "sentence\tscore\na dog\t3\na cat\tmuch\n", r"line 3, column 'score': .*'much'",
     ),
     "single texts to embed": ("embedding", "bad.txt", "a dog\na cat\n", r"bad\.txt.*pair.*labels"),
     "a sound that is not there": (
