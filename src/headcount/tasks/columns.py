@@ -91,7 +91,7 @@ def find_column(
         return rows.name(given), []
     lower = {name.strip().lower(): name for name in rows.names}
     named = [lower[name] for name in names if name in lower]
-    share = {name: sum(map(fits, rows.table[name])) / max(1, len(rows)) for name in rows.names}
+    share = {name: sum(1 for one in rows.table[name] if fits(one)) / max(1, len(rows)) for name in rows.names}
     usual = [name for name in named if share[name] > 0.5]
     for name in [*usual, *(name for name in rows.names if share[name] == 1), *named]:
         return name, [] if len(rows.names) == 1 else [_remark(what, name)]
