@@ -94,7 +94,7 @@ def _cut_within_drop(search: CutSearch, select_task: Task, base: np.ndarray) -> 
             f"no cut is shown to stay within {counted(budget.points, 'point')} on {len(base):,} selection examples: "
             f"without {count_units(points[0].removed)}, the drop is {drop:.2f} points, and can be {bound:.2f} "
             f"({settings.confidence:.0%} confidence)",
-            advice=TOO_FEW,
+            advice=TOO_FEW if settings.confidence > 0.5 else "allow a larger {max_drop}",
         )
     return chosen, tuple(sorted(points, key=lambda point: len(point.removed)))
 
