@@ -158,6 +158,25 @@ def ray_complaints(source: str, module: str) -> list[str]:
     return complaints
 
 
+NOUNS = "example|head|neuron|text|row|line|site|cut|unit|column|word|tag"
+
+
+def plural_complaints(source: str, module: str) -> list[str]:
+    """A length before a plural reads "1 heads" when there is one; `counted` writes the noun that fits."""
+    found = []
+    for text in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.JoinedStr)):
+        for before, value, after in zip([None, *text.values], text.values, text.values[1:], strict=False):
+            length = isinstance(value, ast.FormattedValue) and isinstance(value.value, ast.Call)
+            if not (length and called(value.value) in ("len", "numbers.count") and isinstance(after, ast.Constant)):
+                continue
+            of = isinstance(before, ast.Constant) and str(before.value).endswith(("of ", "all "))  # 1 of 12 heads
+            if not of and re.match(
+                r" (example|head|neuron|text|row|line|site|cut|unit|column|word|tag)s\b", after.value
+            ):
+                found.append(f"{module}:{text.lineno} counts without its noun: use counted")
+    return found
+
+
 def place_complaints(text: str, file: str) -> list[str]:
     """Paths of somebody's machine and addresses of somebody's registry."""
     machine = r"(?<![\w.~$})*-])(?:/(?:home|root|Users|work|tmp|opt|mnt|srv)/[\w.]|[A-Z]:\\Users\\)"
@@ -183,6 +202,7 @@ def test_every_module_keeps_the_rules(file):
     source, module = file.read_text(encoding="utf-8"), name_of(file)
     complaints = print_complaints(source, module) + trust_complaints(source, module)
     complaints += asking_complaints(source, module) + ray_complaints(source, module)
+    complaints += plural_complaints(source, module)
     if module not in ("headcount", "headcount.__main__"):  # the package itself is lazy: see below
         complaints += order_complaints(source, module, file.name == "__init__.py")
         complaints += entrance_complaints(source, module, file.name == "__init__.py")
@@ -388,6 +408,13 @@ def test_the_ray_rule_complains_when_it_should(source):
     assert ray_complaints(source, "headcount.engine.shards")
     assert not ray_complaints(source, "headcount.engine.ray")
     assert not ray_complaints("import rayon\nfrom .ray import x", "headcount.engine.shards")
+
+
+def test_the_plural_rule_complains_when_it_should():
+    assert plural_complaints('f"{len(heads)} heads"', "headcount.x")
+    assert plural_complaints('f"on {numbers.count(n)} examples each"', "headcount.x")
+    assert not plural_complaints('f"{len(some)} of {len(every)} heads"', "headcount.x")
+    assert not plural_complaints("""f"{counted(len(heads), 'head')} left\"""", "headcount.x")
 
 
 def test_the_asking_rule_complains_when_it_should():

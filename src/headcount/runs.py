@@ -200,7 +200,7 @@ def _difference_in_words(before: Any, now: Any) -> str:
     found = list(_differences(before, now))
     for where, was, asked in found:
         if not any(isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value) for value in (was, asked)):
-            what = f"on {was} examples" if where.endswith(".n") else f"with {where} {str(was)[:60]}"
+            what = f"on {counted(was, 'example')}" if where.endswith(".n") else f"with {where} {str(was)[:60]}"
             return f"the run was made {what}, now {str(asked)[:60]}"
     of_model = all(where.startswith("model") for where, _, _ in found)
     return "the model's weights are not the same" if of_model else "the data are not the same"

@@ -1,5 +1,6 @@
 """The program as a whole: help, version, exit codes, and the words of its refusals."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,11 +11,11 @@ import pytest
 import typer
 
 import headcount as library
-from headcount.cli.app import COMMANDS, call, run
+from headcount.cli.app import COMMANDS, add_command, call, run
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.model_loading import DTYPES
-from headcount.cli.options import UNITS, FillName, Precision, add_command, command
+from headcount.cli.options import ALIASES, METRICS, TASKS, UNITS, FillName, Precision, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
@@ -90,6 +91,8 @@ PRUNE = ["prune", "model", "--score-data", "dev.tsv", *DATA]
         (["evaluate", "model", "--data", "dve.tsv"], 1, "no file dve.tsv; change --data"),
         (["evaluate", "model", *DATA, "--target-data", "dev.fr"], 1, "no file dev.fr; change --target-data"),
         (["evaluate", "model", *DATA, "--dtype", "float33"], 2, "did you mean 'float32'"),
+        (["evaluate", "model", *DATA, "--task", "taging"], 2, "did you mean 'tagging'"),
+        (["evaluate", "model", *DATA, "--metric", "acuracy"], 2, "did you mean 'accuracy'"),
         (["evaluate", "model", *DATA, "--out", "dev.tsv"], 1, "dev.tsv is a file"),
         (["evaluate", "model", *DATA, "--out", "."], 1, "directory of its own; name one with --out"),
         (["ablate", "model", *DATA, "--out", "model"], 1, "config.json"),
@@ -145,12 +148,37 @@ def test_only_the_command_asked_for_is_imported():
     assert {name for name in COMMANDS if f"headcount.cli.{name}" in loaded} == {"evaluate"}
 
 
-def test_flags_have_no_type_and_tasks_their_own_panels(headcount):
-    help = headcount("evaluate", "--help").out
-    assert "<bool>" not in help
-    assert re.search(r"Only for translation, .*--source.*--target-data.*--beams", help, re.DOTALL)
-    assert "--beams" not in headcount("roles", "--help").out
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_flags_have_no_type(headcount, words):
+    assert "<bool>" not in headcount(*words, "--help").out
     assert "-o" in headcount("export", "--help").out
+
+
+FEW = {"--label", "--text", "--pair", "--choices", "--source", "--target", "--target-data", "--beams", "--max-length"}
+
+
+def explained(text):
+    """The options that a help explains, each in a line of its own."""
+    return set(re.findall(r"^│ (?:\*  |   )?(--[\w-]+)", text, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["evaluate", "prune", "compare", "gates", "bench", "export"])
+def test_help_shows_what_every_task_uses_and_help_all_everything(headcount, name):
+    short, long = headcount(name, "--help"), headcount(name, "--help-all")
+    assert (short.code, long.code, long.err) == (0, 0, "")
+    left_out = explained(long.out) - explained(short.out)
+    assert {"--task", "--limit", "--help-all"} <= explained(short.out)
+    assert FEW - {"--beams"} <= left_out
+    assert not any(one.endswith("target-data") for one in explained(short.out))
+    below = short.out.rpartition("╯")[2]
+    assert set(re.findall(r"--[\w-]+", below)) == {"--help-all", *left_out}  # named, so that a search finds them
+    assert re.search(r"Only for translation, .*--source.*--target-data", long.out, re.DOTALL)
+
+
+def test_a_command_without_tasks_has_no_options_of_tasks(headcount):
+    text = headcount("roles", "--help-all").out
+    assert FEW & explained(text) == {"--text", "--max-length"}
+    assert "Only for" not in text
 
 
 def test_completion_can_be_installed(tmp_path):
@@ -158,6 +186,26 @@ def test_completion_can_be_installed(tmp_path):
     asked = {"_HEADCOUNT_COMPLETE": "complete_bash", "COMP_WORDS": "headcount ab", "COMP_CWORD": "1"}
     answer = program(environment=asked)
     assert answer.stdout.split() == ["ablate"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "fact"),
+    [
+        ("BertForNextSentencePrediction", [], "no task for BertForNextSentencePrediction"),
+        ("BertForNextSentencePrediction", ["--task", "translation"], "no task for BertForNextSentencePrediction"),
+        ("BertForTokenClassification", ["--task", "speech"], "not made for speech, but for tagging; change --task"),
+        ("BertForTokenClassification", ["--metric", "bleu"], "'bleu'. Available: accuracy, f1, loss"),
+    ],
+)
+def test_a_model_that_the_task_does_not_suit_is_refused_before_its_weights_are_read(
+    headcount, tmp_path, name, words, fact
+):
+    config = {"model_type": "bert", "architectures": [name], "num_hidden_layers": 1, "hidden_size": 24}
+    (tmp_path / "config.json").write_text(json.dumps(config))  # and no weights
+    (tmp_path / "dev.tsv").write_text("fine\t1\n")
+    answer = headcount("evaluate", tmp_path, "--data", tmp_path / "dev.tsv", *words)
+    assert (answer.code, answer.out) == (1, "")
+    assert fact in answer.err
 
 
 def test_an_error_that_nobody_foresaw_is_one_sentence(headcount, monkeypatch):
@@ -210,7 +258,11 @@ def test_a_command_alone_prints_its_help(headcount, arguments):
 def test_choices_are_the_librarys():
     from headcount import evaluation, scoring, structure
     from headcount.scoring import confidence
+    from headcount.tasks import registry
 
+    assert tuple(kind.name for kind in registry.KINDS) == TASKS
+    assert {alias for kind in registry.KINDS for alias in kind.aliases} == set(ALIASES)
+    assert {name for kind in registry.KINDS for name in kind.metrics} | set(registry.metrics.UNLABELED) == set(METRICS)
     assert set(get_args(Method)) == set(scoring.METHODS)
     assert set(get_args(Exclude)) == set(confidence.EXCLUDE)
     assert structure.UNITS == UNITS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -17,8 +18,9 @@ import torch
 
 import elsewhere
 import zoo
-from headcount import HeadcountError, remove, save
+from headcount import HeadcountError, evaluate, remove, save
 from headcount.structure import whole_anatomy
+from headcount.tasks import LikeliestEnding
 from headcount.tasks.text import word_tokenizer
 from tiny_models import byte_tokenizer, llama_like
 
@@ -54,6 +56,31 @@ for kind, arguments in {models!r}:
                              task_manager=TaskManager(include_path={tasks!r}, include_defaults=False))
     found.append(result["results"]["likely"]["word_perplexity,none"])
 print("FOUND", json.dumps(found))
+"""
+CHOICES = """
+import json
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+result = simple_evaluate(model="hf", model_args={model!r}, tasks=["endings"], batch_size=2, log_samples=True,
+                         task_manager=TaskManager(include_path={tasks!r}, include_defaults=False))
+scores = [result["results"]["endings"][f"{{name}},none"] for name in ("acc", "acc_norm", "acc_bytes")]
+likelihoods = [[one[0] for one in row["filtered_resps"]]
+               for row in sorted(result["samples"]["endings"], key=lambda row: row["doc_id"])]
+print("FOUND", json.dumps([scores, likelihoods]))
+"""
+ENDINGS = """task: endings
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: text
+doc_to_choice: endings
+doc_to_target: label
+metric_list:
+  - metric: acc
+  - metric: acc_norm
+  - metric: acc_bytes
 """
 TASK = """task: likely
 dataset_path: json
@@ -200,6 +227,37 @@ def test_the_evaluation_harness(tmp_path):
     assert pruned == pytest.approx(masks, rel=1e-4)
     assert pruned == pytest.approx(plain, rel=1e-4)
     assert abs(all_heads / pruned - 1) > 1e-3
+
+
+@pytest.mark.slow
+def test_the_likeliest_ending_is_that_of_the_evaluation_harness(tmp_path):
+    words = [*WORDS.split(), "größer", "überall", "été"]  # more bytes than characters
+    tokenizer = word_tokenizer(" ".join(words), "gpt")
+    model = zoo.build("gpt2", "GPT2LMHeadModel")
+    directory = save(model, tmp_path / "model", tokenizer=tokenizer)
+    draw = random.Random(0)
+    # No beginning starts with another row's: the harness mixes up rows that are equal but for where the ending starts.
+    rows = [
+        {
+            "text": " ".join(draw.choices(words, k=draw.randint(6, 9))),
+            "endings": [" ".join(draw.choices(words, k=draw.randint(1, 5))) for _ in range(4)],
+            "label": draw.randrange(4),
+        }
+        for _ in range(60)
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "endings.yaml").write_text(ENDINGS.format(data=tmp_path / "data.jsonl"))
+    python = elsewhere.environment(tmp_path / "environment", "lm-eval")
+    script = CHOICES.format(model=f"pretrained={directory},device=cpu,dtype=float32", tasks=str(tmp_path / "tasks"))
+    told = elsewhere.run(python, script, tmp_path / "home")
+    scores, likelihoods = json.loads(told[told.index("FOUND") + 5 :].splitlines()[0])
+    tasks = {per: LikeliestEnding(rows, tokenizer, per=per) for per in ("choice", "character", "byte")}
+    assert scores == [evaluate(model, task).score() for task in tasks.values()]
+    assert len(set(scores)) > 1  # the three ways differ on this data
+    with torch.no_grad():
+        ours = tasks["choice"].outputs(model, tasks["choice"].batch(range(len(rows))))
+    torch.testing.assert_close(ours, torch.tensor(likelihoods), rtol=0, atol=1e-4)
 
 
 def test_the_harness_names_its_extra(monkeypatch):

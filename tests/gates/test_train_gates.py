@@ -329,7 +329,7 @@ def test_without_test_data_a_tenth_is_held_out():
     gated = train_gates(build(), make(0, 20), target_heads=4, settings=QUICK)
     assert gated.test_n == 2
     remark = gated.remarks[0]
-    assert "2 examples were held out" in remark
+    assert "2 examples held out" in remark
     assert "probably trained" in remark
     assert "18 " in remark
 

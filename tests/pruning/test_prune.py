@@ -98,6 +98,9 @@ def test_a_budget_that_cannot_be_met_says_what_can():
         prune(build(), *tasks, max_drop=0, method="michel", compensation="none")
     with pytest.raises(HeadcountError, match=r"within 30 points on 10 .* without \d heads?, .* -?\d+\.\d+ points"):
         prune(build(), *tasks, max_drop=30, method="michel", compensation="none")
+    with pytest.raises(HeadcountError, match=r"\(50% confidence\)") as refused:  # the observed drop decides
+        prune(build(), *tasks, max_drop=0, confidence=0.5, method="michel", compensation="none")
+    assert refused.value.advice == "allow a larger {max_drop}"
     with pytest.raises(HeadcountError, match=r"90\.0% of the parameters"):
         prune(build(), *tasks, params=0.9)
     with pytest.raises(HeadcountError, match="speedup of 1000"):

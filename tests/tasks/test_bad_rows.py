@@ -30,10 +30,10 @@ def rows(*several):
 
 SQUAD = {"context": "a dog runs", "qas": [{"question": "who", "id": "q7"}]}
 BAD = {
-    "a word without a tag": ("tagging", "bad.tsv", "a\tO\n\ndog\n", r"bad\.tsv, line 3: 1 columns"),
+    "a word without a tag": ("tagging", "bad.tsv", "a\tO\n\ndog\n", r"bad\.tsv, line 3: 1 column;"),
     "an unknown tag": ("tagging", "bad.tsv", "a\tO\n\ndog\tO\ncat\tB-car\n", r"line 4, column 'tags'.*'B-car'"),
     "tags missing": ("tagging", "bad.jsonl", rows({"tokens": ["a", "dog"], "tags": ["O"]}),
-                     r"bad\.jsonl, line 1, column 'tags': 1 tags for 2 words"),
+                     r"bad\.jsonl, line 1, column 'tags': 1 tag for 2 words"),
     "an empty sentence": ("tagging", "bad.jsonl", rows({"tokens": [], "tags": []}), r"line 1, column 'tokens'.*empty"),
     "SQuAD without answers": (
         "answering", "bad.json", json.dumps({"data": [{"paragraphs": [SQUAD]}]}), r"bad\.json.*answers",
@@ -49,7 +49,7 @@ BAD = {
     "a single choice": ("choice", "bad.jsonl", rows({"question": "a", "choices": ["dog"], "label": 0}),
                         r"line 1, column 'choices'.*at least two"),
     "a score that is no number": (
-        "regression", "bad.tsv", "sentence\tscore\na dog\t3\na cat\tmuch\n", r"no column for label|line 3.*'much'",
+        "regression", "bad.tsv", "sentence\tscore\na dog\t3\na cat\tmuch\n", r"line 3, column 'score': .*'much'",
     ),
     "single texts to embed": ("embedding", "bad.txt", "a dog\na cat\n", r"bad\.txt.*pair.*labels"),
     "a sound that is not there": (

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Data, Fill, Setup, command, listed, option, usage
+from headcount.cli.options import SOURCES, Data, Fill, Setup, command, listed, option, usage
 from headcount.errors import counted
 
 
@@ -20,7 +20,9 @@ def ablate(
     select_data: Annotated[
         str | None, option("--select-data", help="all-but-one: choose the heads on this data.")
     ] = None,
-    select_target_data: Annotated[str | None, option("--select-target-data", help="Targets of --select-data.")] = None,
+    select_target_data: Annotated[
+        str | None, option("--select-target-data", panel=SOURCES, help="Targets of --select-data.")
+    ] = None,
     kind: Annotated[str | None, option("--kinds", "--kind", help="Only these kinds: encoder,decoder,cross…")] = None,
     layers: Annotated[str | None, option("--layers", help="Only these layers: 0,3-5")] = None,
     fill: Fill = "zero",

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from headcount.cli.importance import Method
-from headcount.cli.options import Setup, command, listed, one_of, usage
+from headcount.cli.options import ScoreTargets, Setup, command, listed, one_of, usage
 from headcount.cli.prune import OverlapOption
 from headcount.errors import counted
 
@@ -18,9 +18,7 @@ def curve(
     setup: Setup,
     score_data: Annotated[str, typer.Option("--score-data", help="Data to score heads on.")],
     data: Annotated[str, typer.Option("--data", help="Other data, to evaluate the pruned models on.")],
-    score_target_data: Annotated[
-        str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
-    ] = None,
+    score_target_data: ScoreTargets = None,
     methods: Annotated[
         str, typer.Option("--methods", help="gradient,oracle,relevance,confidence,random…")
     ] = "gradient",
@@ -121,9 +119,7 @@ def track(
     model: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Checkpoints of one training run.")],
     score_data: Annotated[str, typer.Option("--score-data", help="Data to score heads on.")],
     data: Annotated[str, typer.Option("--data", help="Other data, to evaluate the pruned checkpoints on.")],
-    score_target_data: Annotated[
-        str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
-    ] = None,
+    score_target_data: ScoreTargets = None,
     step: Annotated[float, typer.Option("--step", help="A share of the heads (0.1), or a number of them.")] = 0.1,
     orders: Annotated[int, typer.Option("--orders", min=1, help="How many random orders are averaged.")] = 3,
     overlap: OverlapOption = "refuse",

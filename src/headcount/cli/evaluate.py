@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Data, Fill, Setup, command, option
+from headcount.cli.options import SOURCES, Data, Fill, Setup, command, option
 from headcount.errors import counted
 
 
@@ -89,7 +89,9 @@ def compare(
         float, option("--max-drop", min=0.0, help="Two models: the margin of the verdict, in points.")
     ] = 1.0,
     against: Annotated[str | None, option("--against", help="One model: the other data set.")] = None,
-    against_target_data: Annotated[str | None, option("--against-target-data", help="Targets of --against.")] = None,
+    against_target_data: Annotated[
+        str | None, option("--against-target-data", panel=SOURCES, help="Targets of --against.")
+    ] = None,
     fill: Fill = "zero",
 ) -> None:
     """Compare two models on the same data; or, with --against, every head's effect on two data sets (M19, figure 2).

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command, listed, units_named, usage
+from headcount.cli.options import Setup, TestTargets, command, listed, units_named, usage
 from headcount.errors import counted
 
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
@@ -20,9 +20,7 @@ def gates(
     setup: Setup,
     data: Annotated[str, typer.Option("--data", help="Training data, for the gates and the weights.")],
     test: Annotated[str | None, typer.Option("--test", help="Test data; by default a tenth of --data.")] = None,
-    test_target_data: Annotated[
-        str | None, typer.Option("--test-target-data", help="Line-aligned file of targets for --test.")
-    ] = None,
+    test_target_data: TestTargets = None,
     lam: Annotated[
         str | None,
         typer.Option("--lambda", rich_help_panel=SIZE, help="Price of an open gate, 0.05; or a path, 0.01,0.03."),

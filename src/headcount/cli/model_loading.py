@@ -11,9 +11,10 @@ from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
 
 from headcount.errors import HeadcountError, first_line
 from headcount.export import OnnxModel, open_onnx
-from headcount.model_directory import fetch
+from headcount.model_directory import DESCRIPTION, fetch
 from headcount.structure import remember_origin
-from headcount.surgery import load
+from headcount.surgery import build_empty, load, model_class, read_config
+from headcount.tasks import refuse_unknown
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VOCABULARIES = (
@@ -26,6 +27,15 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto") -> tuple[An
     """A model and its tokenizer; of images or sounds, its processor."""
     model = load_weights(name, device, dtype)
     return model, load_reader(tokenizer_directory(name), name, model)
+
+
+def refuse_unsuited(name: str, kind: str | None, metric: str | None, labels: str = "data") -> None:
+    """Refuse a model that has no task, or not this one, from its configuration: no weights are fetched or read."""
+    if name.endswith(".onnx"):
+        return
+    directory = fetch(name, DESCRIPTION)
+    config = read_config(directory)
+    refuse_unknown(kind, metric, labels, build_empty(config, model_class(config, directory)))
 
 
 def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:

@@ -1,21 +1,20 @@
-"""What commands share: options declared once, a `Setup` that carries them, and how a function becomes a command."""
+"""What commands share: options declared once, and a `Setup` that carries them."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from headcount.errors import HeadcountError, unknown
 
 TASK, RUN, MACHINES = "The task", "The run", "Several machines"
-TEXTS, SOURCES = "Only for tasks on texts", "Only for translation, summarization, speech and images"
+# What only some tasks use: `--help` names these options, `--help-all` explains them.
+TEXTS = "Only for tasks on texts or with labels"
+SOURCES = "Only for translation, summarization, speech and images"
 ENGINE = ("engine", "address", "workers", "threads")
 UNITS = ("heads", "neurons", "sublayers")
 DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
@@ -35,6 +34,21 @@ WRITTEN = {
 }
 
 # Closed sets. Those of the library stand here too, since it is slow to import; a test keeps them the same.
+TASKS = (
+    "regression", "classification", "tagging", "answering", "choice", "images", "speech", "translation",
+    "summarization", "masked", "causal", "language", "endings", "embedding",
+)  # fmt: skip
+ALIASES = (
+    "text-classification", "sequence-classification", "token-classification", "ner", "question-answering", "qa",
+    "squad", "multiple-choice", "image-classification", "speech-recognition", "automatic-speech-recognition", "asr",
+    "seq2seq", "text2text", "summaries", "masked-lm", "fill-mask", "causal-lm", "text-generation",
+    "language-modeling", "lm", "likeliest-ending", "zero-shot", "embeddings", "feature-extraction",
+)  # fmt: skip
+METRICS = (
+    "accuracy", "agreement", "bleu", "cer", "chrf", "cosine", "divergence", "exact_match", "f1", "f1_macro",
+    "logit_difference", "loss", "matthews", "mse", "pearson", "perplexity", "recall@1", "recall@10", "recall@5", "rouge1", "rouge2", "rougeL",
+    "spearman", "top5", "wer",
+)  # fmt: skip
 Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
 FillName = Literal["zero", "mean", "resample", "counterfactual"]
 
@@ -74,7 +88,11 @@ def _device(name: str) -> str:
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id.")]
-Data = Annotated[str, option("--data", help="A csv, tsv, jsonl, parquet or text file, or a hub id.")]
+Data = Annotated[
+    str, option("--data", help="A csv, tsv, jsonl, parquet or text file, or a hub id; columns are guessed.")
+]
+ScoreTargets = Annotated[str | None, option("--score-target-data", panel=SOURCES, help="Targets of --score-data.")]
+TestTargets = Annotated[str | None, option("--test-target-data", panel=SOURCES, help="Targets of --test.")]
 Fill = Annotated[FillName, option("--fill", help="What an ablated head puts out instead.")]
 Quiet = Annotated[bool, option("--quiet", "-q", panel=RUN, help="Print results and errors only.")]
 AsJson = Annotated[bool, option("--json", panel=RUN, help="Print one JSON object.")]
@@ -100,9 +118,9 @@ class Setup:
     """The shared options of one call of a command."""
 
     model: Model
-    task: Annotated[str | None, option("--task", panel=TASK, help="tagging, answering, images, speech…")] = None
-    metric: Annotated[str | None, option("--metric", panel=TASK, help="accuracy, f1, bleu, wer, agreement…")] = None
-    label: Annotated[str | None, option("--label", panel=TASK, help="Column of the label.")] = None
+    task: Annotated[str | None, option("--task", panel=TASK, help="Guessed; or tagging, images…")] = None
+    metric: Annotated[str | None, option("--metric", panel=TASK, help="The task's own; or f1, bleu…")] = None
+    label: Annotated[str | None, option("--label", panel=TEXTS, help="Column of the label.")] = None
     labels: Annotated[
         Literal["data", "none"],
         option("--labels", panel=TASK, help="none: no labels needed, the model's own predictions are the reference."),
@@ -119,7 +137,7 @@ class Setup:
     limit: Limit = None
     beams: Annotated[int, option("--beams", panel=SOURCES, min=1, help="Beams in decoding; 1 is greedy.")] = 1
     max_length: Annotated[
-        int | None, option("--max-length", panel=TASK, min=1, help="Truncate texts to this many tokens.")
+        int | None, option("--max-length", panel=TEXTS, min=1, help="Truncate texts to this many tokens.")
     ] = None
     seed: Seed = 0
     device: Device = "auto"
@@ -145,16 +163,21 @@ class Setup:
 
     def check(self) -> None:
         """Refuse a task or a metric that does not exist, before anything is loaded."""
-        if self.task is not None or self.metric is not None:
+        if self.task is not None and self.task.lower().replace("_", "-") not in (*TASKS, *ALIASES):
+            raise typer.BadParameter(unknown("task", self.task, TASKS))
+        if self.metric is not None and self.task is None and self.metric not in METRICS:
+            raise typer.BadParameter(unknown("metric", self.metric, METRICS))
+        if self.metric is not None:
             from headcount.tasks import refuse_unknown
 
             with usage():
                 refuse_unknown(self.task, self.metric, self.labels)
 
     def load_model(self) -> tuple[Any, Any]:
-        """The model on its device, and its tokenizer."""
-        from headcount.cli.model_loading import load_model
+        """The model on its device, and its tokenizer; one that the task does not suit is refused unread."""
+        from headcount.cli.model_loading import load_model, refuse_unsuited
 
+        refuse_unsuited(self.model, self.task, self.metric, self.labels)
         return load_model(self.model, self.device, self.dtype)
 
     def load_task(self, data: str, tokenizer: Any, model: Any) -> Any:
@@ -222,105 +245,6 @@ def command(*, sharded: bool = False, without: Collection[str] = ()) -> Callable
         return function
 
     return mark
-
-
-def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
-    """Add a marked function: its own options and, if its first parameter is a `Setup`, the shared ones."""
-    own = list(inspect.signature(function, eval_str=True).parameters.values())
-    if own and own[0].annotation is Setup:
-        run, parameters = _with_setup(function, own[1:], function.hidden_options)  # type: ignore[attr-defined]
-    else:
-        run, parameters = _alone(function, own)
-    parameters = [_plain(one.replace(kind=inspect.Parameter.KEYWORD_ONLY)) for one in parameters]
-
-    def call(**given: Any) -> None:
-        run(**given)
-
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {one.name: one.annotation for one in parameters}
-    call.__doc__ = function.__doc__
-    needs_words = any(one.default is one.empty and one.annotation is not typer.Context for one in parameters)
-    app.command(function.__name__, cls=PlainCommand, no_args_is_help=needs_words)(call)
-
-
-class PlainHelp:
-    """Shows `--help` in its own help without a type, as all flags are shown."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        found = super().get_help_option(ctx)  # type: ignore[misc]
-        if found is not None:
-            found.metavar = ""
-        return found
-
-
-class PlainCommand(PlainHelp, TyperCommand):
-    """A command whose help shows no types of flags."""
-
-
-def _alone(
-    function: Callable[..., None], own: list[inspect.Parameter]
-) -> tuple[Callable[..., None], list[inspect.Parameter]]:
-    """A function that takes no `Setup`, with `--quiet` beside its own options."""
-    silent = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
-
-    def run(**given: Any) -> None:
-        from headcount.cli import console
-
-        with console.quiet(given.pop("quiet")):
-            function(**given)
-
-    return run, [*own, silent]
-
-
-def _with_setup(
-    function: Callable[..., None], own: list[inspect.Parameter], without: Collection[str]
-) -> tuple[Callable[..., None], list[inspect.Parameter]]:
-    """The function with the shared options beside its own, made into a `Setup`, and all of these parameters."""
-    shared = list(inspect.signature(Setup, eval_str=True).parameters.values())
-    taken = {parameter.name for parameter in own} | set(without)
-    first = [] if "model" in taken else shared[:1]  # `track` takes several
-    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [context, *first, *own, *(one for one in shared[1:] if one.name not in taken)]
-
-    def run(**given: Any) -> None:
-        from headcount.cli import console
-        from headcount.cli.command_run import mention_report, print_estimate, refuse_unusable
-
-        mine = {one.name: given[one.name] for one in own}
-        setup = Setup(**{one.name: given[one.name] for one in shared if one.name in given and one.name not in without})
-        setup.out = None if "out" in mine else setup.out  # a command's own --out is not a run directory
-        setup.own = {**mine, "command_line": typed(given["context"])}
-        with console.quiet(setup.quiet):
-            refuse_unusable({**vars(setup), **mine}, setup.out)
-            setup.check()
-            with setup.machines():
-                if setup.dry_run and "dry_run" not in mine:
-                    setup.out = None
-                    print_estimate(setup, given["context"].info_name, lambda: function(setup, **mine))
-                else:
-                    function(setup, **mine)
-            mention_report(setup)
-
-    return run, parameters
-
-
-def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A parameter as in typer, except that flags show no type, and an unknown word of a `Literal` a suggestion."""
-    kind, *info = get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else (None,)
-    if kind in (bool, bool | None):
-        flag = copy(info[0])
-        flag.metavar = ""
-        return parameter.replace(annotation=Annotated[kind, flag])
-    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)  # `Literal[…] | None`
-    choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
-    if not choices:
-        return parameter
-    declared = copy(info[0])
-    names = [word for word in (declared.default, *(declared.param_decls or ())) if str(word).startswith("--")]
-    name = names[0] if names else parameter.name.replace("_", " ")
-    declared.parser, declared.metavar = one_of(name, choices), "|".join(choices)
-    plain: Any = Annotated[(str | None) if kind is not kinds[0] else str, declared]
-    return parameter.replace(annotation=plain)
 
 
 def one_of(name: str, choices: tuple[str, ...]) -> Callable[[str], str]:

@@ -11,7 +11,20 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import AsJson, Model, Overwrite, Setup, amount, command, listed, option, units_named, usage
+from headcount.cli.options import (
+    AsJson,
+    Model,
+    Overwrite,
+    ScoreTargets,
+    Setup,
+    TestTargets,
+    amount,
+    command,
+    listed,
+    option,
+    units_named,
+    usage,
+)
 
 SIZES = "--heads, --params, --flops, --speedup"
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
@@ -39,10 +52,8 @@ def prune(
     test: Annotated[
         str | None, typer.Option("--test", help="Held-out data for the verdict; by default half of --data.")
     ] = None,
-    score_target_data: Annotated[
-        str | None, typer.Option("--score-target-data", help="Targets of --score-data.")
-    ] = None,
-    test_target_data: Annotated[str | None, typer.Option("--test-target-data", help="Targets of --test.")] = None,
+    score_target_data: ScoreTargets = None,
+    test_target_data: TestTargets = None,
     max_drop: Annotated[
         float | None, typer.Option("--max-drop", rich_help_panel=SIZE, help="Largest drop, in points.")
     ] = None,

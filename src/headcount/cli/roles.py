@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from headcount.cli.options import Setup, command, listed, option
 from headcount.errors import counted
 
-UNUSED = ("task", "metric", "pair", "label", "target_data", "beams")
+UNUSED = ("task", "metric", "pair", "label", "labels", "choices", "target_data", "beams")
 LANGUAGE = "Only for language models, without --data"
 COMMON = ("sink", "streaming")  # roles that very many heads have: counted, not listed
 
@@ -61,6 +61,7 @@ def roles(
     """
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
+    from headcount.cli.model_loading import load_model
     from headcount.roles import Thresholds, find_roles
 
     limits = Thresholds(
@@ -68,7 +69,7 @@ def roles(
         induction, previous, duplicate, copying, sink, retrieval, streaming, alignment,
     )  # fmt: skip
     asked = listed(relations)
-    model, tokenizer = setup.load_model()
+    model, tokenizer = load_model(setup.model, setup.device, setup.dtype)
     sentences: Any = None
     if data is not None and model.main_input_name == "input_features":
         sentences = setup.load_task(data, tokenizer, model)

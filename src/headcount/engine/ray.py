@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headcount.engine.shards import Assignment, ShardQueue
 from headcount.engine.work import Arrays, Examples, Progress, Work, attempt, collected_warnings, log
-from headcount.errors import HeadcountError, first_line
+from headcount.errors import HeadcountError, counted, first_line
 from headcount.structure import ALIGNMENT, put_tensor, unsplittable
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
@@ -63,7 +63,8 @@ class Ray:
         if self.count > room:
             self.close()
             raise HeadcountError(
-                f"{self.count} workers of {threads} thread(s) and {self.gpus:g} GPU(s) do not fit on this cluster, "
+                f"{counted(self.count, 'worker')} of {counted(threads, 'thread')} and {counted(self.gpus, 'GPU')} "
+                "do not fit on this cluster, "
                 f"which has {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs",
                 advice="pass fewer {workers}",
             )

@@ -133,7 +133,7 @@ class Trials:
             f"no cut is shown to stay within {counted(budget.points, 'point')} on {len(self.base):,} selection "
             f"examples: without {count_units(first.removed)}, the drop is {drop:.2f} points, and can be {bound:.2f} "
             f"({self.settings.confidence:.0%} confidence{self._on_a_part(first)})",
-            advice=TOO_FEW,
+            advice=TOO_FEW if self.settings.confidence > 0.5 else "allow a larger {max_drop}",
         )
 
     def _on_a_part(self, point: Point) -> str:

@@ -56,7 +56,7 @@ def compare_models(
             raise HeadcountError(f"{name} is a {type(one).__name__}", advice=f"give {{{name}}} a model, loaded")
     if len(on_other) != len(task) or on_other.metric.name != task.metric.name:
         raise BadData(
-            f"{len(task)} examples ({task.metric.name}) cannot be paired with {len(on_other)} "
+            f"{counted(len(task), 'example')} ({task.metric.name}) cannot be paired with {len(on_other)} "
             f"({on_other.metric.name}): the tokenizers split the texts differently, or the data are not the same"
         )
     on_other.check(second)

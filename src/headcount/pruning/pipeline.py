@@ -205,7 +205,7 @@ def _what_others_would_add(model: Any, task: Task, settings: Pruning) -> list[st
     share = each["heads"] / sum(each.values())
     return [
         f"Only heads were removed, which do {share:.0%} of the layers' arithmetic; "
-        f"neurons do the other {1 - share:.0%}: set units to heads,neurons to remove them too."
+        f"neurons do the other {1 - share:.0%}, and can be removed, too (units: heads,neurons)."
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
 from headcount.pruning.unit_costs import CostTable
 from headcount.scoring import normalized
@@ -302,7 +302,8 @@ def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[H
     """
     if keep_at_least < 0:
         raise HeadcountError(
-            f"{keep_at_least} heads cannot be kept", advice="give {keep_at_least} a number of heads, 0 or more"
+            f"{counted(keep_at_least, 'head')} cannot be kept",
+            advice="give {keep_at_least} a number of heads, 0 or more",
         )
     room = Counter(head.site for head in (order if present is None else present))
     chosen = []

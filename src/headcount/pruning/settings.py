@@ -221,7 +221,7 @@ class Pruning:
         assert self.heads is not None
         number = self.heads if isinstance(self.heads, int) else round(self.heads * total)
         if number > total:
-            raise HeadcountError(f"{number} heads cannot be removed: only {total} are removable")
+            raise HeadcountError(f"{counted(number, 'head')} cannot be removed: only {total} are removable")
         if number < 1:
             raise HeadcountError(f"{self.heads:.2%} of {total} heads is less than one head")
         return number

@@ -47,7 +47,9 @@ def split_data(score_task: Task, select_task: Task, test_task: Task | None, sett
         drawn = np.random.default_rng(settings.seed).permutation(len(score_task))[: settings.score_examples]
         score_task = score_task.subset(sorted(drawn.tolist()))
         refuse_one_class(score_task)
-        remarks.append(f"{_scored(settings)} were scored on {settings.score_examples:,} examples, drawn at random.")
+        remarks.append(
+            f"{_scored(settings)} were scored on {counted(settings.score_examples, 'example')}, drawn at random."
+        )
     return Splits(score_task, select_task, test_task, tuple(remarks))
 
 
@@ -106,7 +108,7 @@ def split_in_two(task: Task, seed: int = 0) -> tuple[Task, Task]:
     for place, key in enumerate(task.keys()):
         groups.setdefault(key, []).append(place)
     if len(groups) < 2:
-        raise BadData(f"{len(task)} examples with the same text cannot be split for selection and testing")
+        raise BadData(f"{counted(len(task), 'example')} with the same text cannot be split for selection and testing")
     names = list(groups)
     parts: tuple[list[int], list[int]] = ([], [])
     for position in np.random.default_rng(seed).permutation(len(names)):
@@ -131,10 +133,11 @@ def hold_out(task: Task, test: Task | None, seed: int, overlap: str = "refuse") 
     order = np.random.default_rng(seed).permutation(len(task)).tolist()
     count = min(AT_MOST, round(HELD_OUT * len(order)))
     if not count:
-        raise HeadcountError(f"{len(order)} examples are too few to hold some out", advice="pass {test_task}")
+        raise HeadcountError(f"{counted(len(order), 'example')} cannot be split", advice="pass {test_task}")
     train, test = task.subset(sorted(order[count:])), task.subset(sorted(order[:count]))
     remark = (
-        f"No test data was given: {len(test)} examples were held out, {len(train)} used for training. The model was "
-        "probably trained on them before, so that it has seen what it is tested on: give test data of its own (--test)."
+        f"No test data was given: {counted(len(test), 'example')} held out, {len(train)} used for training. "
+        "The model was probably trained on them before, so that it has seen what it is tested on: "
+        "give test data of its own (--test)."
     )
     return train, test, [remark]

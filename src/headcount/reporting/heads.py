@@ -172,7 +172,7 @@ def _most_important(run: RunRecord) -> str:
     stable = number(convergence.get("stable_at"))
     settled = "The order is not stable yet: score more examples." if convergence else ""
     if stable:
-        settled = f"The order is stable: two estimates from {numbers.count(stable)} examples each agree."
+        settled = f"The order is stable: two estimates from {numbers.units(stable, 'example')} each agree."
     return sentences(f"The most important heads by {run.text('method')}: {listing(order[::-1][:3])}.", settled)
 
 

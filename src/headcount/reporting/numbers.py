@@ -51,6 +51,11 @@ def count(value: Any) -> str:
     return write(value, ",.0f")
 
 
+def units(value: Any, what: str) -> str:
+    """A whole number with its noun: `1 head`, `4,200 examples`."""
+    return f"{count(value)} {what}{'' if value == 1 else 's'}"
+
+
 def short(value: Any) -> str:
     """A number of any size with four significant digits."""
     return write(value, ".4g")

@@ -215,7 +215,9 @@ def _source(run: RunRecord) -> Markup:
 
 def _task(task: dict[str, Any]) -> str:
     metric = f" by {task['metric']}" if task.get("metric") else ""
-    return f"{task.get('n')} examples, {task.get('task')}{metric}, fingerprint {task.get('fingerprint')}"
+    return (
+        f"{numbers.units(task.get('n'), 'example')}, {task.get('task')}{metric}, fingerprint {task.get('fingerprint')}"
+    )
 
 
 def _not_measured(model: ModelRuns) -> Markup | None:

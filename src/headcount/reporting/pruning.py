@@ -67,7 +67,7 @@ def _dot(run: RunRecord, point: dict[str, Any], name: str) -> Dot | None:
     if x is None or y is None:
         return None
     removed = point.get("removed")
-    heads = f" ({len(removed)} heads)" if isinstance(removed, list) else ""
+    heads = f" ({numbers.units(len(removed), 'head')})" if isinstance(removed, list) else ""
     tip = [
         f"{name}: {numbers.share(x)} removed{heads}",
         f"{metric.name} {metric.score(y)}",
@@ -130,7 +130,9 @@ def _tried_share(run: RunRecord, row: dict[str, Any]) -> float:
 def _tried_name(run: RunRecord, row: dict[str, Any]) -> str:
     if run.cost is None:
         return f"{row['removed']} of {run.total_heads} heads removed"
-    return f"{numbers.share(_tried_share(run, row))} of the {run.cost} removed ({numbers.count(row['removed'])} units)"
+    return (
+        f"{numbers.share(_tried_share(run, row))} of the {run.cost} removed ({numbers.units(row['removed'], 'unit')})"
+    )
 
 
 def _interval(run: RunRecord, row: dict[str, Any]) -> str:
@@ -173,7 +175,7 @@ def _budget(run: RunRecord) -> tuple[float, str] | None:
 def _search_result(run: RunRecord) -> str:
     return (
         f"Within the budget ({run.metric.limit(run.number('max_drop'))}), {run.text('method') or 'search'} tried "
-        f"{len(tried(run))} cuts and removed {run.what_was_removed}."
+        f"{numbers.units(len(tried(run)), 'cut')} and removed {run.what_was_removed}."
     )
 
 

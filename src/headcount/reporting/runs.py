@@ -159,9 +159,9 @@ class RunRecord:
         n = self.number("n")
         if n is None:
             n = next((number(task.get("n")) for task in rows(self.signature.get("tasks"))), None)
-        counted = f"{numbers.count(n)} examples" if n is not None else ""
+        many = numbers.units(n, "example") if n is not None else ""
         name = PurePath(given).name if isinstance(given, str) else ""
-        return " from ".join(filter(None, [counted, name])) or "unnamed data"
+        return " from ".join(filter(None, [many, name])) or "unnamed data"
 
     def number(self, key: str) -> float | None:
         return number(self.content.get(key))

@@ -33,11 +33,11 @@ def _gates_found(run: RunRecord) -> Markup:
     if not run.finished:
         return tag("p", "The training so far.")
     before, after = (run.metric.score(run.number(key)) for key in ("before", "after"))
-    removed, left = len(run.listed("removed")), numbers.count(run.number("left"))
+    removed, left = numbers.units(len(run.listed("removed")), "gate"), run.number("left")
     return tag(
         "p",
         sentences(
-            f"{removed} gates closed and their heads were removed; {left} heads are left.",
+            f"{removed} closed and what they gated was removed; {numbers.units(left, 'head')} left.",
             f"{capital(run.metric.name)} {before} before, {after} after, on {run.data('test')}.",
             f"{numbers.share(run.number('decided'))} of the gates ended within 0.01 of 0 or 1.",
             *run.texts("remarks"),

@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from headcount.engine import Progress
-from headcount.errors import BadData, HeadcountError, unknown
+from headcount.errors import BadData, HeadcountError, counted, unknown
 from headcount.evaluation import Outcomes, evaluate
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring.confidence import confidence
@@ -106,7 +106,8 @@ def refuse_one_class(task: Task) -> None:
     labels = getattr(task, "labels", None)
     if task.signature().get("task") == "classification" and labels is not None and len(set(labels)) < 2:
         raise BadData(
-            f"all {len(labels)} examples have the label {labels[0]}; scores need examples of more than one class"
+            f"of {counted(len(labels), 'example')}, each has the label {labels[0]}; "
+            "scores need examples of more than one class"
         )
 
 

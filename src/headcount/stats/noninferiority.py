@@ -51,15 +51,16 @@ def noninferior(
     >>> result.shown, round(result.change, 3)
     (True, -0.01)
 
-    base, masked: (N, S). margin: positive, in the metric's unit.
+    base, masked: (N, S). margin: positive, in the metric's unit. level: 0.5 goes by the observed change.
     """
     base, masked = np.asarray(base, float), np.asarray(masked, float)
     if margin < 0:
         raise ValueError(f"expected a margin of 0 or more, not {margin}")
-    ends = change_bounds(base, masked[None], metric, 1 - level, resamples=resamples, seed=seed)
-    bound = float(ends[0 if higher_is_better else 1][0])
     sign = 1.0 if higher_is_better else -1.0
-    change = float(score(masked, metric) - score(base, metric))
+    bound = change = float(score(masked, metric) - score(base, metric))
+    if level > 0.5:  # at one half, the observed change decides
+        ends = change_bounds(base, masked[None], metric, 1 - level, resamples=resamples, seed=seed)
+        bound = float(ends[0 if higher_is_better else 1][0])
     room = sign * change + margin
     if room <= 0 or level <= 0.5:
         needed = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from headcount.errors import HeadcountError, UnsupportedModel, unknown
+from headcount.errors import HeadcountError, UnsupportedModel, counted, unknown
 from headcount.heads import FEED_FORWARD, Head, Span, format_ranges, format_units, parse_units, refuse_repeated
 from headcount.structure.families import FAMILIES, Family, features, guess_family, inside
 from headcount.structure.layout import MOST, Layout, makes_sense, recorded_sites
@@ -228,9 +228,10 @@ class Anatomy:
 
     def __repr__(self) -> str:
         names = [name for name in self.asked if name != "sublayers"]
-        counts = [f"{sum(len(site.kept) for site in self.sites if site.unit == name[:-1])} {name}" for name in names]
+        units = [name.removesuffix("s") for name in names]
+        counts = [counted(sum(len(site.kept) for site in self.sites if site.unit == unit), unit) for unit in units]
         what = f"{' and '.join(counts)} at " if counts else ""
-        return f"<{what}{len(self.sites)} sites: {', '.join(self.kinds)}>"
+        return f"<{what}{counted(len(self.sites), 'site')}: {', '.join(self.kinds)}>"
 
 
 def _attention(model: nn.Module) -> tuple[dict[str, nn.Module], list[AttentionSite]]:

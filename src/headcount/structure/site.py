@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from headcount.errors import counted
 from headcount.heads import Head
 from headcount.structure.families import Family, FeedForward, Part, inside
 from headcount.structure.layout import Layout, positions
@@ -155,4 +156,4 @@ class FeedForwardSite(Site):
         return [(part, module) for part, module in found if module is not None]
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {len(self.kept)} neurons, {self.path}>"
+        return f"<{self.name}: {counted(len(self.kept), 'neuron')}, {self.path}>"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headcount.errors import BadData
+from headcount.errors import BadData, counted, unknown
 from headcount.structure import is_any_of, without_cache
 from headcount.tasks.classification import SingleLabel
 from headcount.tasks.columns import CHOICE as CHOICE_COLUMN
@@ -21,6 +21,11 @@ from headcount.tasks.rows import Rows
 from headcount.tasks.task import Batch, digest, padded
 from headcount.tasks.text import length_limit, texts_of, tokenized
 
+LENGTHS: dict[str, Callable[[str], int]] = {
+    "choice": lambda choice: 1,
+    "character": len,
+    "byte": lambda choice: len(choice.encode()),
+}
 NEVER = -1e4  # the logit of a choice that an example does not have
 
 
@@ -130,15 +135,15 @@ class LikeliestEnding(MultipleChoice):
 
     The score of a choice is the sum of its tokens' log likelihoods after the beginning and a blank, as in
     lm-evaluation-harness ("acc"). With choices of one token each, `logit_difference` is the difference of their logits.
-    per: "byte" divides it by the length of the choice in bytes ("acc_norm").
+    per: "character" divides it by the length of the choice ("acc_norm"), "byte" by that in bytes ("acc_bytes").
     Beginnings that are too long lose their first tokens, choices never.
     """
 
     kind = "endings"
 
     def __init__(self, data: Any, tokenizer: Any, *, per: str = "choice", **options: Any) -> None:
-        if per not in ("choice", "byte"):
-            raise BadData(f"per is {per!r}; expected choice or byte")
+        if per not in LENGTHS:
+            raise BadData(unknown("per", str(per), LENGTHS))
         self.per = per
         super().__init__(data, tokenizer, **options)
         self.settings["per"] = per
@@ -161,12 +166,12 @@ class LikeliestEnding(MultipleChoice):
                         raise BadData(f"{rows.place(i)}: {choice!r} has more than {limit} tokens")
                 kept = whole if limit is None else whole[-limit:]
                 marks = [0] * (len(kept) - len(ending)) + [1] * len(ending)
-                bytes_ = [len(choice.encode())]
+                length = [LENGTHS[self.per](choice)]
                 examples.append(
-                    {"input_ids": kept, "attention_mask": [1] * len(kept), "ending": marks, "bytes": bytes_}
+                    {"input_ids": kept, "attention_mask": [1] * len(kept), "ending": marks, "length": length}
                 )
             read.append(examples)
-        return read, [f"the beginnings of {cut} choices were cut to {limit} tokens"] if cut else []
+        return read, [f"{counted(cut, 'beginning')} of choices cut to {limit} tokens"] if cut else []
 
     def _tokens(self, text: str) -> list[int]:
         return self.tokenizer(text, verbose=False)["input_ids"]
@@ -185,9 +190,7 @@ class LikeliestEnding(MultipleChoice):
         ending = padded([option["ending"] for option in flat], 0).to(logits.device)[:, 1:]
         after = batch.inputs["input_ids"].to(logits.device)[:, 1:]
         each = -F.cross_entropy(logits[:, :-1].float().transpose(1, 2), after, reduction="none")  # (B * C, T - 1)
-        total = (each * ending).sum(1)
-        if self.per == "byte":
-            total = total / torch.tensor([option["bytes"][0] for option in flat], device=total.device)
+        total = (each * ending).sum(1) / torch.tensor([option["length"][0] for option in flat], device=logits.device)
         return self.existing(total.unflatten(0, (len(batch), most)), batch)
 
     def check(self, model: Any) -> list[str]:

@@ -78,6 +78,9 @@ def find_column(
 ) -> tuple[str, list[str]]:
     """The column given, else the first of these names whose values fit, else the first that fits; and a remark.
 
+    Most values are enough in a column of such a name, and without any other column, none: the task then says which
+    row does not fit.
+
     >>> from headcount.tasks.rows import Rows
     >>> find_column(Rows({"a": ["x"], "b": [[1]]}), None, "label", ("tags",), lambda value: isinstance(value, list))
     ('b', ["label: column 'b'"])
@@ -88,11 +91,12 @@ def find_column(
         return rows.name(given), []
     lower = {name.strip().lower(): name for name in rows.names}
     named = [lower[name] for name in names if name in lower]
-    for name in [*named, *rows.names]:
-        if all(map(fits, rows.table[name])):
-            return name, [] if len(rows.names) == 1 else [_remark(what, name)]
+    share = {name: sum(1 for one in rows.table[name] if fits(one)) / max(1, len(rows)) for name in rows.names}
+    usual = [name for name in named if share[name] > 0.5]
+    for name in [*usual, *(name for name in rows.names if share[name] == 1), *named]:
+        return name, [] if len(rows.names) == 1 else [_remark(what, name)]
     listed = ", ".join(rows.names)
-    raise BadData(f"{rows.source}: no column for {what} among {listed}", advice=f"pass {{{what}}}")
+    raise BadData(f"{rows.source}: no column has values that fit {what} ({listed})", advice=f"pass {{{what}}}")
 
 
 def is_text(value: Any) -> bool:

@@ -223,7 +223,9 @@ def _read_tagged(name: str, lines: list[tuple[int, str]]) -> dict[str, Any]:
             continue
         width = width or len(cells)
         if len(cells) != width or width < 2:
-            raise BadData(f"{name}, line {number}: {len(cells)} columns; expected {max(width, 2)}, a word and its tag")
+            raise BadData(
+                f"{name}, line {number}: {counted(len(cells), 'column')}; expected {max(width, 2)}, a word and its tag"
+            )
         sentences[-1].append((number, cells[0], cells[-1].strip()))
     filled = [sentence for sentence in sentences if sentence]
     if not filled:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from transformers.models.auto import modeling_auto
 
-from headcount.errors import BadData
+from headcount.errors import BadData, counted
 from headcount.structure import is_any_of, output_rows, without_cache
 from headcount.tasks.columns import Column, find_text
 from headcount.tasks.metrics import LANGUAGE, pick
@@ -134,7 +134,7 @@ def _hidden(
 def _remarks(origins: list[int], kept: list[int], texts: int, block: int | None) -> list[str]:
     remarks = []
     if len(origins) > len(set(origins)):
-        texts_split = f"{len(set(origins))} texts became {len(origins)} pieces"
+        texts_split = f"{counted(len(set(origins)), 'text')} became {len(origins)} pieces"
         remarks.append(f"texts longer than {block} tokens were split: {texts_split}")
     nothing = texts - len({origins[i] for i in kept})
     if nothing:

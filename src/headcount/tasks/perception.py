@@ -59,7 +59,10 @@ class PerceivedInputs:
         try:
             return (self.folder / Path(file).expanduser()).read_bytes()
         except OSError as error:
-            raise BadData(f"{self.places[index]}: cannot read {file}: {error.strerror}") from error
+            why = f"{self.places[index]}: there is no file {file!r:.80} in {self.folder}"
+            if not isinstance(error, FileNotFoundError):
+                why = f"{self.places[index]}: cannot read {file!r:.80}: {error.strerror}"
+            raise BadData(why, advice="name the column of files with {source}") from error
 
 
 class ImageClassification(SingleLabel):

@@ -313,7 +313,7 @@ def kinds_of(model: Any, columns: Collection[str] = ()) -> list[TaskKind]:
     return sorted(possible, key=lambda kind: not kind.told_by(columns))
 
 
-def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data") -> None:
+def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data", model: Any = None) -> None:
     """Refuse a kind of task, or a metric of it, that does not exist; without a kind, a metric that no kind has.
 
     >>> refuse_unknown("classification", "bleu")
@@ -321,8 +321,11 @@ def refuse_unknown(kind: str | None, metric: str | None, labels: str = "data") -
     headcount.errors.BadData: unknown metric 'bleu'. Available: accuracy, f1, f1_macro, logit_difference, loss, matthews
 
     labels: with "none", the metrics of `unlabeled` are there as well.
+    model: also refuse one that no kind suits, or not this one; its weights are not read.
     """
-    kinds = KINDS if kind is None else [find_kind(kind)]
+    kinds = KINDS if kind is None and model is None else [find_kind(kind, model)]
+    if kind is None and model is not None:
+        kinds = kinds_of(model)  # its data tells which
     if metric is not None and all(one.metrics for one in kinds):
         known = {name: found for one in kinds for name, found in one.metrics.items()}
         metrics.pick(known if labels == "data" else {**known, **metrics.UNLABELED}, metric)

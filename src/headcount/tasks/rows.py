@@ -132,7 +132,8 @@ def aligned(first: Rows, second: Rows, source: Column = None, target: Column = N
     """
     if len(first) != len(second):
         raise BadData(
-            f"{first.source} has {len(first)} lines and {second.source} has {len(second)}; expected line-aligned files"
+            f"{first.source} has {counted(len(first), 'line')} and {second.source} has {len(second)}; "
+            "expected line-aligned files"
         )
     sides = []
     for rows, what, column in ((first, "source", source), (second, "target", target)):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headcount.errors import BadData, HeadcountError, first_line
+from headcount.errors import BadData, HeadcountError, counted, first_line
 from headcount.tasks.classification import are_placeholders, class_ids
 from headcount.tasks.columns import TAGS as TAG_COLUMNS
 from headcount.tasks.columns import WORDS, Column, find_column
@@ -172,8 +172,8 @@ def _tag_ids(
     where: list[int] = []
     for i, (tags, sentence) in enumerate(zip(by_row, words, strict=True)):
         if not isinstance(tags, list) or len(tags) != len(sentence):
-            count = f"{len(tags)} tags" if isinstance(tags, list) else f"{tags!r}"
-            raise BadData(f"{rows.place(i, column)}: {count} for {len(sentence)} words; expected one each")
+            count = counted(len(tags), "tag") if isinstance(tags, list) else f"{tags!r}"
+            raise BadData(f"{rows.place(i, column)}: {count} for {counted(len(sentence), 'word')}; expected one each")
         flat += tags
         number = i if rows.numbers is None else rows.numbers[i]
         where += numbers[i] if numbers else [number] * len(tags)
