@@ -46,8 +46,8 @@ ALIASES = (
 )  # fmt: skip
 METRICS = (
     "accuracy", "agreement", "bleu", "cer", "chrf", "cosine", "divergence", "exact_match", "f1", "f1_macro",
-    "logit_difference", "loss", "matthews", "mse", "pearson", "perplexity", "recall@1", "recall@10", "recall@5", "rouge1", "rouge2", "rougeL",
-    "spearman", "top5", "wer",
+    "logit_difference", "loss", "matthews", "mse", "pearson", "perplexity", "recall@1", "recall@10", "recall@5",
+    "rouge1", "rouge2", "rougeL", "spearman", "top5", "wer",
 )  # fmt: skip
 Precision = Literal["auto", "saved", "float32", "bfloat16", "float16"]
 FillName = Literal["zero", "mean", "resample", "counterfactual"]

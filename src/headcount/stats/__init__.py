@@ -5,20 +5,23 @@ function from summed statistics (..., S) to scores (...), or an object like `tas
 """
 
 from headcount.stats.intervals import SEED, change_bounds, interval, resamples_needed, unseen_share
-from headcount.stats.noninferiority import NonInferiority, about, at_most, noninferior
-from headcount.stats.sequential import Deciding, foreseen, planned_looks, sequential_bounds
-from headcount.stats.tests import (
+from headcount.stats.paired_tests import (
     MCNEMAR,
     Correlation,
     Effects,
+    NonInferiority,
     Test,
+    about,
+    at_most,
     corrected,
     correlation,
     mcnemar_exact,
+    noninferior,
     paired_effects,
     paired_t,
     paired_test,
 )
+from headcount.stats.sequential import Deciding, foreseen, planned_looks, sequential_bounds
 
 __all__ = [
     "MCNEMAR",

@@ -36,7 +36,7 @@ from headcount.stats.intervals import (
     room_for_unseen,
     score,
 )
-from headcount.stats.tests import mcnemar_exact
+from headcount.stats.paired_tests import mcnemar_exact
 
 BETTING, GROUP_SEQUENTIAL = "betting confidence sequence", "group-sequential bootstrap"
 FIRST = 64  # examples of the first look, at least
