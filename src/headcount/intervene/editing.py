@@ -394,6 +394,6 @@ def _per_row(values: Tensor, batch: int, name: str) -> Tensor:
     """Repeat each example's values for its beams: (examples, …) to (B, …)."""
     if batch % len(values):
         raise HeadcountError(
-            f"{len(values)} rows, one per example, were given, but {name} ran on a batch of {batch}, not a multiple"
+            f"{counted(len(values), 'row')}, one per example, but {name} ran on a batch of {batch}, not a multiple"
         )
     return values.repeat_interleave(batch // len(values), dim=0)

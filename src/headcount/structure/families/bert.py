@@ -1,4 +1,4 @@
-"""BERT and the models built like it, whose attention returns contexts that its parent projects; DistilBERT; DeBERTa-v2."""
+"""BERT and the models built like it, whose attention returns contexts that its parent projects; also DeBERTa-v2."""
 
 from headcount.structure.families import Family, Part, neurons, separate
 from headcount.structure.transformers_internals import EmptiedContext
