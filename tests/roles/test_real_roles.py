@@ -1,4 +1,4 @@
-"""Real models: the roles that a MiniLM and Whisper have, and relevance that is conserved in a MiniLM and in a translator."""
+"""Real models: roles in a MiniLM and in Whisper, and relevance that is conserved in a MiniLM and in a translator."""
 
 import pytest
 import torch
