@@ -92,6 +92,13 @@ def test_an_encoder_without_data_is_refused(headcount, place):
     assert_refused(headcount("roles", place / "planted"), "--data")
 
 
+@pytest.mark.parametrize("given", [("--limit", 5), ("--parser", "none"), ("--relations", "obj"), ("--dry-run",)])
+def test_what_is_about_data_needs_data(headcount, place, given):
+    wrong = headcount("roles", place / "planted", *given)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert given[0] in wrong.err
+
+
 def test_roles_of_a_language_model(headcount, tmp_path):
     model, tokenizer = language_model()
     save(model, tmp_path / "model", tokenizer=tokenizer)

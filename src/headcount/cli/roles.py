@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import typer
+
 from headcount.cli.options import Setup, command, listed, option
 from headcount.errors import counted
 
@@ -68,6 +70,11 @@ def roles(
         induction, previous, duplicate, copying, sink, retrieval, streaming, alignment,
     )  # fmt: skip
     asked = listed(relations)
+    if data is None:
+        about_data = {"--relations": asked, "--parser": parser, "--limit": setup.limit, "--dry-run": setup.dry_run}
+        for name, value in about_data.items():
+            if value:
+                raise typer.BadParameter(f"{name} is for --data; without it, roles are found on random tokens")
     model, tokenizer = setup.load_model()
     sentences: Any = None
     if data is not None and model.main_input_name == "input_features":
