@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.io import wavfile
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -15,8 +17,11 @@ from transformers import (
     LlamaForCausalLM,
     T5Config,
     T5EncoderModel,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
+from every_task import listener
 from headcount.roles import Sentence
 from headcount.tasks.text import word_tokenizer
 
@@ -229,3 +234,50 @@ def grouped_copiers():
         layer.self_attn.v_proj.weight.copy_(torch.cat([same, shifted]))
         layer.self_attn.o_proj.weight.copy_(torch.cat([same, -same, shifted.T, same], dim=1))
     return model, tokenizer
+
+
+def aligner():
+    """A Whisper that hears a second, 50 frames, and writes a blank and five letters in the first half of it.
+
+    Its cross-attention: head 0 looks where a letter is spoken if all take the same time, 1 always at frame 10, 2 ten
+    frames after the letter, 3 at anything.
+    """
+    processor = listener()[1]
+    heads, width = 4, 64
+    size, places = heads * width, 40
+    config = WhisperConfig(
+        vocab_size=len(processor.tokenizer), num_mel_bins=8, d_model=size, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=8, decoder_ffn_dim=8,
+        max_source_positions=50, max_target_positions=places, pad_token_id=0, bos_token_id=0, eos_token_id=0,
+        decoder_start_token_id=processor.tokenizer.prefix_tokens[0], suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    model = WhisperForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "layer_norm" not in name:
+                parameter.zero_()
+        model.model.encoder.embed_positions.weight.copy_(torch.eye(50, size))
+        model.model.decoder.embed_positions.weight.copy_(torch.eye(places, size))
+        cross = model.model.decoder.layers[0].encoder_attn
+        first = len(processor.tokenizer.prefix_tokens)  # what predicts the first letter has read the blank
+        for head, late in ((0, 0), (2, 10)):
+            rows = slice(head * width, head * width + 50)
+            cross.k_proj.weight[rows] = torch.eye(50, size)
+            for letter in range(5):
+                start = head * width + 5 * letter + late
+                cross.q_proj.weight[start : start + 5, first + letter] = 4.0
+        cross.q_proj.bias[width], cross.k_proj.weight[width, 10] = 30.0, 1.0
+    return model, processor
+
+
+def spoken_letters(folder: Path, n: int = 20) -> Path:
+    """Recordings of half a second, with five letters each."""
+    rng = np.random.default_rng(0)
+    lines = ["file\ttext"]
+    for number in range(n):
+        sound = np.sin(np.arange(8000) * rng.uniform(0.05, 0.5)) + 0.1 * rng.standard_normal(8000)
+        wavfile.write(folder / f"{number}.wav", 16000, (8000 * sound).astype(np.int16))
+        lines.append(f"{number}.wav\t{''.join(rng.choice(list('abcdefgh'), 5))}")
+    path = folder / "transcripts.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    return path

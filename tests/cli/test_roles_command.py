@@ -7,7 +7,7 @@ import pytest
 import tiny_models
 from headcount import save
 from headcount.tasks.text import word_tokenizer
-from planted_roles import PLANTED, encoder, sentences
+from planted_roles import PLANTED, PLANTED_IN_LANGUAGE, aligner, encoder, language_model, sentences, spoken_letters
 from toy_jobs import WORDS
 from toy_jobs import sentences as texts
 
@@ -88,8 +88,43 @@ def test_roles_refusals(headcount, place, monkeypatch, more, fact):
     assert_refused(headcount("roles", "planted", *more), fact)
 
 
-def test_roles_without_data_is_wrong_usage(headcount, place):
-    assert headcount("roles", place / "planted").code == 2
+def test_an_encoder_without_data_is_refused(headcount, place):
+    assert_refused(headcount("roles", place / "planted"), "--data")
+
+
+@pytest.mark.parametrize("given", [("--limit", 5), ("--parser", "none"), ("--relations", "obj"), ("--dry-run",)])
+def test_what_is_about_data_needs_data(headcount, place, given):
+    wrong = headcount("roles", place / "planted", *given)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert given[0] in wrong.err
+
+
+def test_roles_of_a_language_model(headcount, tmp_path):
+    model, tokenizer = language_model()
+    save(model, tmp_path / "model", tokenizer=tokenizer)
+    found = answer(headcount("roles", tmp_path / "model", "--json", "--out", tmp_path / "run"))
+    assert {(row["head"], row["role"]) for row in found["heads"]} == PLANTED_IN_LANGUAGE
+    assert found["papers"]["retrieval"] == "Wu et al. 2024"
+    keep = [(row["layer"], row["kv_head"], row["keep"]) for row in found["cache"]["kv_heads"]]
+    assert [one for one in keep if one[2] == "recent"] == [(0, 0, "recent"), (0, 2, "recent")]
+    table = headcount("roles", tmp_path / "model", "--seed", 1)
+    assert table.code == 0
+    assert "after the last" in table.out
+    assert "6 of 8" in table.out  # key-value heads with a whole cache
+    strict = answer(headcount("roles", tmp_path / "model", "--streaming", "1", "--sink", "1", "--json"))
+    assert {row["role"] for row in strict["heads"]} >= {"induction", "copying"}
+    page = headcount("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert page.code == 0, page.err
+    assert "6 of 8 key-value heads need a whole cache" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_roles_of_whisper(headcount, tmp_path):
+    model, processor = aligner()
+    save(model, tmp_path / "model")
+    processor.save_pretrained(tmp_path / "model")
+    found = answer(headcount("roles", tmp_path / "model", "--data", spoken_letters(tmp_path), "--limit", 15, "--json"))
+    assert [(row["head"], row["role"]) for row in found["heads"]] == [("cross.0.0", "alignment")]
+    assert found["n"] == 15
 
 
 def test_importance_by_relevance_and_confidence(headcount, place, tmp_path):

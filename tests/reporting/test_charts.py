@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import made_up_runs as made_up
 import page_reading as reading
-from headcount.reporting import report, scatter_svg
+from headcount.reporting import heads, report, scatter_svg
 from headcount.reporting.charts import ticks
+from headcount.reporting.heads import ROLE_COLOURS
 from headcount.reporting.numbers import MetricFormat
 from headcount.tasks import metrics
 
@@ -209,6 +213,29 @@ def test_roles_that_no_head_has_are_told_by_the_heads_that_come_closest(tmp_path
     assert "come closest" in page
     assert not reading.charts(page, "heads: roles")
     assert "by None" not in page
+
+
+def test_roles_of_language_models_have_letters_and_colours_of_their_own(tmp_path):
+    content = made_up.run_json("roles")
+    names = ["induction", "previous token", "duplicate token", "retrieval", "copying", "sink", "streaming"]
+    rows = [{**content["heads"][0], "head": f"encoder.0.{i}", "role": role} for i, role in enumerate(names[:6])]
+    rows += [{**content["heads"][0], "head": "encoder.1.0", "role": role} for role in ("streaming", "sink")]
+    keep = [{"layer": 0, "kv_head": k, "keep": what} for k, what in enumerate(("all", "recent", "all"))]
+    content |= {"heads": rows, "cache": {"kv_heads": keep}}
+    page = report([made_up.write(tmp_path / "run", content)], tmp_path / "report.html").read_text(encoding="utf-8")
+    (chart,) = reading.charts(page, "heads: roles")
+    written = [reading.said(one) for one in chart.iter() if one.tag.endswith("text")]
+    written = [text for text in written if text.isalpha()]
+    assert sorted(written) == sorted("IPDRCST")
+    assert "2 of 3 key-value heads" in page
+    assert len({ROLE_COLOURS[role] for role in names}) == len(names)
+
+
+def test_the_script_has_the_colours_of_the_report():
+    script = (Path(heads.__file__).parent / "grid.js").read_text(encoding="utf-8")
+    table = script[(start := script.index("const ROLES")) : script.index("};", start)]
+    found = dict(re.findall(r'"?([a-z][a-z ]*)"?: "(r\d)"', table))
+    assert found == ROLE_COLOURS
 
 
 def test_a_picture_of_its_own_has_its_colours():

@@ -1,11 +1,11 @@
-"""Real models: the roles that a MiniLM has, and relevance that is conserved in a MiniLM and in a translator."""
+"""Real models: roles in a MiniLM and in Whisper, and relevance that is conserved in a MiniLM and in a translator."""
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoProcessor, AutoTokenizer
 
 from headcount import find_roles, load, load_task
-from headcount.roles import Sentences
+from headcount.roles import Sentences, Thresholds
 from headcount.scoring import frozen
 from headcount.scoring.relevance import step_relevances
 
@@ -35,3 +35,18 @@ def test_relevance_is_conserved_in_trained_models(shared, name):
         parts = list(step_relevances(model, task, task.batch(range(8)), steps=3))
     assert len(parts) == (1 if name == "minilm-sst2" else 3)
     assert all((values.abs() > 1e-6).any() for values, _ in parts)
+
+
+@pytest.mark.slow
+def test_the_heads_that_whisper_names_align(shared):
+    """All but cross.1.0 come out on top; that one looks behind the word (docs/roles.md)."""
+    path = shared / "models" / "whisper-tiny-en"
+    model, processor = load(path, dtype=torch.float32), AutoProcessor.from_pretrained(path)
+    data = shared / "data" / "speech" / "transcripts.tsv"
+    roles = find_roles(model, data, processor, thresholds=Thresholds(alignment=0))
+    scores = {(role.head.layer, role.head.index): role for role in roles.found}
+    listed = {tuple(pair) for pair in model.generation_config.alignment_heads}
+    order = sorted(scores, key=lambda head: -scores[head].score)
+    assert len(listed) == 8
+    assert set(order[:7]) == listed - {(1, 0)}
+    assert all(scores[head].low > 2 * scores[head].baseline for head in listed)

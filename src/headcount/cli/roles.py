@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import typer
+
 from headcount.cli.options import Setup, command, listed, option
 from headcount.errors import counted
 
@@ -47,7 +49,7 @@ def roles(
     streaming: Annotated[
         float, option("--streaming", panel=LANGUAGE, help="Mean weight on the initial and recent tokens.")
     ] = 0.95,
-    alignment: Annotated[float, option("--alignment", help="Share of tokens at the time when they are spoken.")] = 0.5,
+    alignment: Annotated[float, option("--alignment", help="Share of tokens at the time when they are spoken.")] = 0.4,
 ) -> None:
     """Find what heads do: in sentences (V19, section 5), or in a language model on random tokens.
 
@@ -69,6 +71,11 @@ def roles(
         induction, previous, duplicate, copying, sink, retrieval, streaming, alignment,
     )  # fmt: skip
     asked = listed(relations)
+    if data is None:
+        about_data = {"--relations": asked, "--parser": parser, "--limit": setup.limit, "--dry-run": setup.dry_run}
+        for name, value in about_data.items():
+            if value:
+                raise typer.BadParameter(f"{name} is for --data; without it, roles are found on random tokens")
     model, tokenizer = load_model(setup.model, setup.device, setup.dtype)
     sentences: Any = None
     if data is not None and model.main_input_name == "input_features":

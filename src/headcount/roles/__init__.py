@@ -1,4 +1,4 @@
-"""What heads do: attend to a position, to a syntactic relation or to the rarest word, or rest (V19 section 5)."""
+"""What heads do: in sentences (V19 section 5), in a language model on random tokens, in Whisper on recordings."""
 
 from headcount.roles.measures import chosen_relations
 from headcount.roles.role_search import Role, Roles, Thresholds, find_roles

@@ -236,18 +236,17 @@ class Syntactic:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How often the frame that a token attends to most is one in which the token is spoken, give or take 0.1 seconds.
+    """How often the frame that a token attends to most is one in which the token is spoken.
 
     A frame that all tokens attend to aligns nothing. So each frame's weights are standardized over the tokens, and
     smoothed over seven frames, as Whisper does for its time stamps (Radford et al. 2023). The baseline picks a frame of
     the speech at random.
     """
 
-    threshold: float = 0.5
+    threshold: float = 0.4
     name: str = "alignment"
     paper: str = "Radford et al. 2023"
     details: tuple[str, ...] = ("where the token is spoken",)
-    collar: int = 5  # frames of 20 milliseconds
 
     def holds(self, score: float, baseline: float) -> bool:
         return score >= max(self.threshold, baseline)
@@ -256,14 +255,14 @@ class Alignment:
         if not isinstance(view.sentence, Transcript) or not view.queries.is_word.any():
             return None
         since, until = view.sentence.frames[view.queries.is_word].T  # (T',)
-        end = min(int(np.ceil(until[-1])) + self.collar, view.weights.shape[-1])
+        end = min(int(np.ceil(until[-1])), view.weights.shape[-1])
         weights = view.weights[..., :end]
         deviation = weights.std(1, keepdims=True)
         standard = (weights - weights.mean(1, keepdims=True)) / np.where(deviation > 0, deviation, 1)
         frame = median_filter(standard, size=(1, 1, 7))[:, view.queries.is_word].argmax(-1)  # (heads, T')
-        first, last = np.maximum(since - self.collar, 0), np.minimum(until + self.collar, end)
-        hits = (frame >= first) & (frame < last)
-        return Counted(hits.sum(-1)[:, None], np.array([len(since)]), np.array([((last - first) / end).sum()]))
+        hits = (frame + 1 > since) & (frame < until)  # a frame belongs to every token that is spoken in a part of it
+        chance = (np.ceil(until) - np.floor(since)) / end
+        return Counted(hits.sum(-1)[:, None], np.array([len(since)]), np.array([chance.sum()]))
 
 
 def pieces_of_words(sentence: Sentence, tokens: Tokens) -> np.ndarray:

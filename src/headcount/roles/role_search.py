@@ -219,7 +219,7 @@ class Thresholds:
     sink: float = 0.5
     retrieval: float = 0.1
     streaming: float = 0.95
-    alignment: float = 0.5
+    alignment: float = 0.4
 
     def __post_init__(self) -> None:
         for name in (one.name for one in fields(self) if one.name != "frequent"):
