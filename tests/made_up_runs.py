@@ -198,6 +198,15 @@ def gates() -> dict[str, Any]:
     return {"removed": HEADS[:15], "left": 9, "before": 0.9, "after": 0.885, "stages": stages, "decided": 0.96}
 
 
+def causal() -> dict[str, Any]:
+    roles = ("facilitating", "irrelevant", "interfering")
+    rows = []
+    for place, head in enumerate(HEADS):
+        scores = {role: 0.9 if number == place % 3 else 0.05 for number, role in enumerate(roles)}
+        rows.append({"head": head, "role": roles[place % 3], **scores, "agreement": 1.0 if place % 2 else 0.6})
+    return {"causal_roles": dict.fromkeys(roles, 8), "lambda": 0.01, "seeds": 5, "heads": rows, "remarks": []}
+
+
 def evaluate() -> dict[str, Any]:
     return {"score": 0.898, "low": 0.87, "high": 0.92, "off": HEADS[:2], "base": 0.9, "change": -0.002, "p": 0.7}
 
@@ -205,12 +214,13 @@ def evaluate() -> dict[str, Any]:
 RUNS = {
     "ablate": ablate, "importance": importance, "all-but-one": all_but_one, "curve": curve, "prune": prune,
     "bench": bench, "compare": compare, "roles": roles, "gates": gates, "track": track, "evaluate": evaluate,
+    "causal": causal,
 }  # fmt: skip
 
 
 def run_json(name: str, model: str = "models/toy", metric: str = "accuracy", **more: Any) -> dict[str, Any]:
     """What such a command writes into `run.json`."""
-    command = "ablate" if name == "all-but-one" else name
+    command = {"all-but-one": "ablate", "causal": "gates --causal"}.get(name, name)
     typed = [command, model, "--data", "dev data.tsv", "--out", name]
     return {
         "signature": {"command": command, **SIGNATURE},

@@ -86,6 +86,7 @@ def test_identical_examples_show_nothing_beyond_the_rule_of_three(metric, n):
         "chrf": [9.0, 9, 9, 8, 8, 8, 7, 7, 7, 6, 6, 6, 5, 5, 5, 4, 4, 4],
         "exact_match": [1.0, 1.0],
         "perplexity": [12.0, 4.0, 30.0],
+        "logit_difference": [1.0, 1.0, 0.3, 2.0],
     }.get(metric.name, [1.0, 1.0, 0.3, 0, 1, 0, 1, 0, 1])
     base = np.tile(rows, (n, 1))
     whole = float(metric.of(base))

@@ -148,3 +148,40 @@ def test_shared_rows_are_refused_dropped_or_allowed(headcount, place, tmp_path):
     assert dropped["n"] == 12
     assert "12 of 24" in dropped["remarks"][0]
     assert answer(headcount(*ask, "--overlap", "allow", "--out", tmp_path / "allowed"))["n"] == 24
+
+
+def test_causal_gates_say_what_heads_do_and_remove_nothing(headcount, place, tmp_path):
+    ask = ("gates", place / "classifier", "--data", place / "train.tsv", "--causal", "--seeds", 2, *FAST)
+    found = answer(headcount(*ask, "--epochs", 4, "--out", tmp_path / "run", "--json"))
+    assert (found["seeds"], found["lambda"], found["n"]) == (2, 0.01, 24)
+    assert len(found["heads"]) == 8 == sum(found["causal_roles"].values())
+    assert {"head", "role", "facilitating", "irrelevant", "interfering", "agreement"} == set(found["heads"][0])
+    assert all(row["agreement"] in (0.5, 1.0) for row in found["heads"])
+    assert not (tmp_path / "run" / "model").exists()
+    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (kept["finished"], kept["command"]) == (True, "gates --causal")
+    assert headcount("report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0
+    assert "Causal head gating" in (tmp_path / "page.html").read_text()
+    said = headcount(*ask, "--epochs", 4, "--out", tmp_path / "run")  # the same again: from what was kept
+    assert said.code == 0
+    assert "facilitating" in said.out
+    other = headcount(*ask, "--lambda", 0.5, "--out", tmp_path / "run")
+    assert other.code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        (("--causal", "--target-heads", 3), "--target-heads"),
+        (("--causal", "--units", "neurons"), "--units"),
+        (("--causal", "--from-scratch"), "--from-scratch"),
+        (("--causal", "--lambda", "0.1,0.2"), "--lambda"),
+        (("--target-heads", 3, "--seeds", 2), "--seeds"),
+    ],
+)
+def test_options_that_do_not_go_with_causal_gates(headcount, place, tmp_path, options, fact):
+    result = headcount("gates", place / "classifier", "--data", place / "train.tsv", "--out", tmp_path / "s", *options)
+    assert result.code == 2
+    assert fact in " ".join(result.err.split())
+    assert "--causal" in " ".join(result.err.split())
+    assert not (tmp_path / "s").exists()

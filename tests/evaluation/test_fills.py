@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -94,12 +95,12 @@ def test_models_that_read_one_position_replay_too(name):
     assert agree(evaluate(model, task, masks, **way), evaluate(model, task, masks, fast=False, **way)) < TOLERANCE
 
 
-def context_of(model, output, inputs):
+def context_of(model, output, run):
     """What enters a projection, in each of its calls."""
     seen = []
     handle = model.get_submodule(output).register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
     with torch.no_grad():
-        model(**inputs)
+        run()
     handle.remove()
     return seen
 
@@ -109,7 +110,7 @@ def patched(model, name, task, head, own, other):
     site, _, index = head.rpartition(".")
     place = places(model, name)[site]
     columns = slice(int(index) * place.head_dim, (int(index) + 1) * place.head_dim)
-    donors = iter(context_of(model, place.output, other))
+    donors = iter(context_of(model, place.output, lambda: model(**other)))
     reads_source = zoo.ZOO[name].reads in ("text", "prompt") or site.startswith("encoder")
     masked = reads_source and "attention_mask" in other
 
@@ -279,6 +280,35 @@ def test_pairs_of_unequal_length_are_refused_by_file_and_line(tmp_path):
         evaluate(bert(), tasks[0], fill="counterfactual", against=tasks[1])
     with pytest.raises(BadData, match=r"2 examples.*1.*against="):
         counterfactual(tasks[0], tasks[1].subset([0]))
+
+
+def test_a_target_of_another_length_is_refused_and_a_shorter_one_starts_again():
+    """A decoder's positions are those of the target, also where source and target are as long as each other."""
+    tokenizer, model = word_tokenizer(WORDS, "marian"), marian()
+    pairs = [("a dog was seen", "the cat"), ("a cat was seen", "us all of us")]
+    task, other = (load_task("translation", [{"source": s, "target": t} for s, t in rows], tokenizer, metric="loss")
+                   for rows in (pairs, [*pairs[:1], ("the cat was seen", "a fine film")]))  # fmt: skip
+    with pytest.raises(BadData, match=r"example 1: 4 tokens of its target.* 5"):
+        counterfactual(task, other)
+    found = evaluate(model, task, [["decoder.0.1"]], fill="resample", draws=1)
+    expected = []
+    for own, donor in ((0, 1), (1, 0)):
+        batches = [task.batch([index]) for index in (own, donor)]
+        (given,) = context_of(
+            model, "model.decoder.layers.0.self_attn.out_proj", partial(task.outputs, model, batches[1])
+        )
+
+        def before(module, args, given=given):
+            context = args[0].clone()
+            for token in range(context.shape[1]):
+                context[:, token, 4:8] = given[:, token % given.shape[1], 4:8]
+            return (context, *args[1:])
+
+        handle = model.model.decoder.layers[0].self_attn.out_proj.register_forward_pre_hook(before)
+        with torch.no_grad():
+            expected.append(task.statistics(task.outputs(model, batches[0]), batches[0])[0].numpy())
+        handle.remove()
+    assert np.allclose(found.values[0], expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def test_one_run_of_every_command_in_one_page(tmp_path):
     titles = [reading.said(title) for title in reading.tree(page).iter("h2")]
     assert titles == [
         *("Which heads matter", "One head per layer", "How many heads can be removed", "Layers before and after"),
-        *("Speed", "The same heads on other data", "Roles", "Gate training", "During training", "Evaluations"),
+        *("Speed", "The same heads on other data", "Roles", "Gate training", "Causal head gating"),
+        *("During training", "Evaluations"),
         "Where the numbers come from",
     ]
     assert "headcount ablate models/toy --data 'dev data.tsv' --out ablate" in reading.said(reading.tree(page))

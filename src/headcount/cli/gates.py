@@ -13,6 +13,7 @@ from headcount.cli.options import Setup, TestTargets, command, listed, units_nam
 from headcount.errors import counted
 
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
+CAUSAL = "Causal head gating"
 
 
 @command()
@@ -38,6 +39,15 @@ def gates(
         typer.Option(
             "--target-flops", rich_help_panel=SIZE, help="Share of the FLOPs to keep, 50%; or a path, 70%,50%."
         ),
+    ] = None,
+    causal: Annotated[
+        bool,
+        typer.Option(
+            "--causal", rich_help_panel=CAUSAL, help="Remove nothing: which heads help, hinder or do not matter?"
+        ),
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", rich_help_panel=CAUSAL, min=1, help="How often gates are fitted; 5.")
     ] = None,
     kinds: Annotated[
         str | None, typer.Option("--kinds", rich_help_panel=SIZE, help="Gates on these kinds only: encoder,cross.")
@@ -84,6 +94,7 @@ def gates(
 
     Neurons and whole sublayers can have gates too (CoFi), with a share of the FLOPs as the goal.
     At the end every gate is 0 or 1, units with closed gates are removed, and a plain model is saved.
+    With --causal the model stays as it is, and gates tell what its heads do (arXiv:2505.13737).
 
     Examples:
 
@@ -92,9 +103,23 @@ def gates(
       headcount gates ./model --data train.tsv --test dev.tsv --units heads,neurons --target-flops 50% --out half
 
       headcount gates ./mt --data train.en --target-data train.de --kinds encoder --lambda 0.01,0.03 --out path
+
+      headcount gates ./gpt2 --data texts.txt --causal --epochs 3 --out causal
     """
     from headcount.cli.command_run import refuse_finished
 
+    if causal:
+        removing = {
+            "--test": test, "--target-heads": target_heads, "--target-flops": target_flops, "--weights": weights,
+            "--roles": roles, "--from-scratch": from_scratch or None, "--units": None if units == "heads" else units,
+        }  # fmt: skip
+        for option, value in removing.items():
+            if value is not None:
+                raise typer.BadParameter(f"{option} is for gates that remove something; leave it out with --causal")
+        _causal(setup, data, _numbers("--lambda", lam, float), seeds, listed(kinds), (epochs, lr, gate_lr, tokens))
+        return
+    if seeds is not None:
+        raise typer.BadParameter("--seeds is for --causal")
     if setup.out is None and not setup.dry_run:
         raise typer.BadParameter("--out is required: the directory for the smaller model")
     prices, targets = _numbers("--lambda", lam, float), _numbers("--target-heads", target_heads, int)
@@ -132,6 +157,39 @@ def gates(
         if setup.sample is not None:
             shutil.rmtree(out)
             setup.out = None
+    print_json(result) if setup.as_json else console.print(result["report"], soft_wrap=True, markup=False)
+
+
+def _causal(
+    setup: Setup,
+    data: str,
+    prices: list[float] | None,
+    seeds: int | None,
+    kinds: list[str] | None,
+    training: tuple[int, float, float, int],
+) -> None:
+    """Fit gates to the model as it is, and say what its heads do."""
+    if prices is not None and len(prices) > 1:
+        raise typer.BadParameter("--causal takes one --lambda, which presses gates to open and then to close")
+
+    from headcount.cli.command_run import run_of
+    from headcount.cli.console import console, print_json, progress
+    from headcount.gates import Gating, causal_gates
+
+    with usage():
+        settings = Gating(*training, seed=setup.seed)
+    options: dict[str, Any] = {"lam": prices[0]} if prices else {}
+    options |= {"seeds": seeds} if seeds else {}
+    model, tokenizer = setup.load_model()
+    task = setup.load_task(data, tokenizer, model)
+    stated = {**options, "kinds": kinds, "settings": vars(settings)}
+    with run_of(setup, "gates --causal", model, [task], **stated) as run:
+        with progress("fitting gates") as bar:
+            found = causal_gates(
+                model, task, kinds=kinds, settings=settings, run=run.directory,
+                progress=lambda what, share: bar(share, what), **options,
+            )  # fmt: skip
+        result = run.finish({"model": setup.model, **found.to_json(), "report": found.report()})
     print_json(result) if setup.as_json else console.print(result["report"], soft_wrap=True, markup=False)
 
 

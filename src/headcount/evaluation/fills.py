@@ -73,36 +73,31 @@ def counterfactual(task: Task, against: Task) -> Paired:
             advice="give {against} the same rows in the same order",
         )
     for place in range(len(task)):
-        own, other = (_lengths(one.batch([place])) for one in (task, against))
-        if own != other:
-            where, there = (
-                getattr(one, "places", [f"example {i}" for i in range(len(task))]) for one in (against, task)
-            )
-            raise BadData(
-                f"{where[place]}: {' and '.join(map(str, other))} tokens, but {there[place]} has "
-                f"{' and '.join(map(str, own))}",
-                advice="change {against}: a patched text has as many tokens as its pair",
-            )
+        both = [_lengths(one.batch([place])) for one in (against, task)]
+        for what, (theirs, own) in zip(("tokens", "tokens of its target"), zip(*both, strict=True), strict=True):
+            if theirs != own:
+                where, there = (getattr(one, "places", {place: f"example {place}"})[place] for one in (against, task))
+                raise BadData(
+                    f"{where}: {' and '.join(map(str, theirs))} {what}, but {there} has {' and '.join(map(str, own))}",
+                    advice="change {against}: a patched text has as many tokens as its pair",
+                )
     return Paired(task, (against,))
 
 
-def _lengths(batch: Batch) -> list[int]:
-    """Tokens of every text of one example, and of its target."""
-    mask = batch.inputs.get("attention_mask")
+def _lengths(batch: Batch) -> tuple[list[int], list[int]]:
+    """Tokens of every text of one example, and of its target, if that has tokens."""
+    mask, labels = batch.inputs.get("attention_mask"), batch.labels
     first = next(iter(batch.inputs.values()))
     texts = [first.shape[-1]] if mask is None else mask.reshape(-1, mask.shape[-1]).sum(1).tolist()
-    labels = batch.labels
-    return texts if labels is None or labels.ndim < 2 else [*texts, labels.shape[1]]
+    return texts, [] if labels is None or labels.ndim < 2 else [labels.shape[1]]
 
 
+@dataclass(frozen=True, eq=False)
 class Donated:
     """What every site put out for the donors of a batch, each time that it ran."""
 
-    def __init__(self, examples: int, calls: Mapping[str, list[tuple[Tensor, Tensor]]]) -> None:
-        self.examples, self.calls = (
-            examples,
-            calls,
-        )  # (rows, T, units, width), and 1 for tokens, 0 for padding: (rows, T)
+    examples: int
+    calls: Mapping[str, list[tuple[Tensor, Tensor]]]  # (rows, T, units, width); 1 for tokens, 0 for padding: (rows, T)
 
     def aligned(self, site: str, call: int, own: Tensor) -> Tensor:
         """The donors' outputs for rows and tokens of the batch's own, (rows, T, …): (rows, T, units, width)
@@ -125,11 +120,11 @@ def donated(model: Any, donor: Task, batch: Batch, units: Sequence[str]) -> Dona
     """Run the model on a batch of donors, and keep what every unit put out; units: at which sites, as of `anatomy`."""
     with capture(model, attention=False, units=units) as seen:
         donor.outputs(model, batch)
-    kinds = {site.name: site.kind for site in anatomy(model, units).sites}
+    found = anatomy(model, units)
     return Donated(
         len(batch),
         {
-            name: [(context, _real_tokens(batch, kinds[name], context)) for context in contexts]
+            name: [(context, _real_tokens(batch, found.site(name).kind, context, found.kinds)) for context in contexts]
             for name, contexts in seen.contexts.calls.items()
         },
     )
@@ -208,14 +203,14 @@ class ContextSums:
     @torch.inference_mode()
     def __call__(self, model: Any, examples: Any, progress: Progress | None = None) -> Arrays:
         sums: dict[str, Any] = {}
-        sites, device = anatomy(model, self.units).sites, device_of(model)
+        found, device = anatomy(model, self.units), device_of(model)
         for indices in batches_by_length(examples.lengths, self.tokens):
             batch = examples.batch(indices).to(device)
             with capture(model, attention=False, units=self.units) as seen:
                 examples.outputs(model, batch)
-            for site in sites:
+            for site in found.sites:
                 for context in seen.contexts.calls.get(site.name, []):  # (B, T, heads, head_dim)
-                    real = _real_tokens(batch, site.kind, context).to(context)  # (B, T)
+                    real = _real_tokens(batch, site.kind, context, found.kinds).to(context)  # (B, T)
                     total = torch.einsum("bthd,bt->hd", context, real).double().cpu().numpy()
                     sums[site.name] = sums.get(site.name, 0.0) + total
                     count = f"{site.name}{COUNT}"
@@ -223,12 +218,14 @@ class ContextSums:
         return {name: np.asarray(total) for name, total in sums.items()}
 
 
-def _real_tokens(batch: Batch, kind: str, context: Tensor) -> Tensor:
-    """1 for tokens, 0 for padding: (B, T)"""
+def _real_tokens(batch: Batch, kind: str, context: Tensor, kinds: Sequence[str]) -> Tensor:
+    """1 for tokens, 0 for padding: (B, T); kinds: of all sites of the model"""
     shape, kind = context.shape[:2], kind.removesuffix(FEED_FORWARD)
-    mask = batch.inputs.get("attention_mask")
+    mask, labels = batch.inputs.get("attention_mask"), batch.labels
+    reads_target = "cross" in kinds and kind in ("decoder", "cross")
+    if reads_target and labels is not None and labels.ndim == 2 and (mask is None or labels.shape == shape):
+        first = shape[1] - labels.shape[1]  # Whisper's decoder is given more than one token to start with
+        return torch.nn.functional.pad(labels != -100, (first, 0), value=True)
     if kind != "cross" and mask is not None and mask.numel() == shape.numel() and mask.shape[-1] == shape[-1]:
         return mask.reshape(shape)  # choices of an example have an axis of their own
-    if kind in ("decoder", "cross") and batch.labels is not None and batch.labels.shape == shape:
-        return batch.labels != -100
     return torch.ones(shape, device=context.device)

@@ -1,13 +1,15 @@
-"""Pruning by learning: L0 gates on heads (V19 section 6), neurons and whole sublayers (CoFi)."""
+"""Gates on heads: pruning by learning (V19 section 6; CoFi), and what heads do (Causal Head Gating)."""
 
 from headcount.gates.gate_training import Gating
-from headcount.gates.gated import Gated, GateStage
-from headcount.gates.pipeline import plan_stages, train_gates
+from headcount.gates.gated import CausalGates, Gated, GateStage
+from headcount.gates.pipeline import causal_gates, plan_stages, train_gates
 
 __all__ = [
+    "CausalGates",
     "GateStage",
     "Gated",
     "Gating",
+    "causal_gates",
     "plan_stages",
     "train_gates",
 ]

@@ -1,4 +1,6 @@
-"""One stage of gate training: weights and gates learn together, at a fixed or a steered price of what is open."""
+"""Gate training: weights and gates together, at a fixed or a steered price of what is open; or, for causal gating,
+gates alone, on weights that stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,8 @@ RAMP = 0.6  # what is to be open falls from what is to what is wanted during thi
 STEERING = 0.5  # how fast the price follows: e-fold in two steps if everything is open and nothing should be
 CHEAPEST, DEAREST = 1e-6, 1e3
 NOTES, LOOKS = 50, 20  # how often a stage takes notes, and a snapshot if a gate is open
+FURTHEST = 4.0  # log-odds at which causal gates are clipped: 0.018 and 0.982
+FIRST, JITTER = 2.0, 0.5  # their log-odds at the start, and how much seeds differ
 
 
 @dataclass(frozen=True)
@@ -220,3 +224,61 @@ def trained_weights(model: nn.Module, units: GatedUnits, which: str | None) -> l
     blocks = {id(site.block): site.block for site in anatomy(model, units.masks).sites if site.name in names}
     unique = {id(parameter): parameter for block in blocks.values() for parameter in block.parameters()}
     return [parameter for parameter in unique.values() if parameter.requires_grad]
+
+
+class CausalTraining(Training):
+    """Soft gates G on the heads of a frozen model (Causal Head Gating, Nam et al. 2025, arXiv:2505.13737).
+
+        L(G) = -log P(y | x; G) - lambda sum_h log(G_h / (1 - G_h)),    log-odds clipped at +-4
+
+    The first term is the mean over the examples of a batch of the task's loss. price: lambda; above 0 it presses gates
+    to open, below 0 to close. log_odds: (heads,), changed in place.
+    """
+
+    def __init__(
+        self, model: Any, task: Task, log_odds: Tensor, units: GatedUnits, settings: Gating, seed: int, price: float
+    ) -> None:
+        groups = [{"params": [log_odds], "lr": settings.gate_lr, "weight_decay": 0.0, "steady": True}]
+        batches = batches_by_length(task.lengths, settings.tokens)
+        super().__init__(model, task, groups, batches=batches, epochs=settings.epochs, seed=seed, what="the gates")
+        self.log_odds, self.units, self.price = log_odds, units, price
+
+    def loss(self, step: int, batch: Batch) -> Tensor:
+        self.model.eval()  # dropout would hide the effect of single heads
+        with masked(self.model, xi=self.units.xi(self.log_odds.sigmoid()), units=self.units.masks):
+            return super().loss(step, batch) - self.price * self.log_odds.sum()
+
+    def after_step(self, step: int) -> None:
+        with torch.no_grad():
+            self.log_odds.clamp_(-FURTHEST, FURTHEST)
+
+
+def fit_causal_gates(
+    model: Any, task: Task, units: GatedUnits, settings: Gating, seed: int, price: float, progress: Any = None
+) -> Tensor:
+    """The gates of one seed, (3, heads): without a price, and from there pressed to open, G+, and to close, G-.
+
+    progress: called with the share done.
+    """
+    noise = torch.randn(units.count, generator=torch.Generator().manual_seed(seed))
+    start, fits = (FIRST + JITTER * noise).to(units.own.device), []
+    training = model.training
+    frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        for number, sign in enumerate((0.0, 1.0, -1.0)):
+            log_odds = start.clone().requires_grad_()
+
+            def tell(share: float, loss: float, number: int = number) -> None:
+                if progress is not None:
+                    progress((number + share) / 3)
+
+            CausalTraining(model, task, log_odds, units, settings, seed, sign * price).run(0, lambda epoch: None, tell)
+            fits.append(log_odds.detach().sigmoid())
+            start = log_odds.detach() if number == 0 else start
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        model.train(training)
+    return torch.stack(fits)

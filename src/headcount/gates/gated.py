@@ -1,4 +1,4 @@
-"""`Gated`: the result of training gates: a plain smaller model, and every stage on the way to it."""
+"""What gates found: `Gated`, a plain smaller model and every stage on the way to it; `CausalGates`, what heads do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
+from headcount.errors import counted
 from headcount.gates.gate_training import parse_notes
 from headcount.heads import Head
 from headcount.pruning import before_and_after, how_to_load, pruning_facts
@@ -161,6 +164,82 @@ class Gated(Shown):
         measured = (self.before, self.after, last.change, last.low, last.high)
         finding = before_and_after(self.metric, self.test_n, *measured)
         return Evidence([finding], self.metric.name, self.after, self.test_n, data, command)
+
+
+CAUSAL_ROLES = ("facilitating", "irrelevant", "interfering")
+
+
+@dataclass(frozen=True, eq=False)
+class CausalGates:
+    """Whether each head helps, hinders or does not matter (Causal Head Gating, arXiv:2505.13737), over several seeds.
+
+    opened, closed: (seeds, heads), G+ and G-, the gates pressed to open and to close. lam: the price that presses.
+    """
+
+    heads: tuple[Head, ...]
+    opened: np.ndarray
+    closed: np.ndarray
+    lam: float
+    metric: Metric
+    n: int
+    remarks: tuple[str, ...] = ()
+    signature: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = Counter(role for role, _ in self.roles)
+        return f"<{', '.join(f'{counts[role]} {role}' for role in CAUSAL_ROLES)} heads; {counted(self.seeds, 'seed')}>"
+
+    @property
+    def seeds(self) -> int:
+        return len(self.opened)
+
+    @property
+    def scores(self) -> dict[str, np.ndarray]:
+        """(seeds, heads) each: a head that stays open when pressed to close facilitates, one that stays closed when
+        pressed to open interferes, and one that goes with the price is irrelevant."""
+        return {
+            "facilitating": self.closed,
+            "irrelevant": self.opened * (1 - self.closed),
+            "interfering": 1 - self.opened,
+        }
+
+    @property
+    def roles(self) -> list[tuple[str, float]]:
+        """The role of each head by most seeds, and the share of the seeds that agree."""
+        scores = np.stack([self.scores[role] for role in CAUSAL_ROLES])  # (roles, seeds, heads)
+        best = scores.argmax(0)  # (seeds, heads)
+        votes = np.stack([(best == place).mean(0) for place in range(len(CAUSAL_ROLES))])
+        chosen = (votes + 1e-6 * scores.mean(1)).argmax(0)  # of as many votes, the higher score
+        return [(CAUSAL_ROLES[role], float(votes[role, place])) for place, role in enumerate(chosen)]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `headcount gates --causal --json` says about every head."""
+        means = {role: values.mean(0) for role, values in self.scores.items()}
+        heads = [
+            {"head": str(head), "role": role, **{name: float(means[name][place]) for name in CAUSAL_ROLES}}
+            | {"agreement": agreement}
+            for place, (head, (role, agreement)) in enumerate(zip(self.heads, self.roles, strict=True))
+        ]
+        counts = Counter(role for role, _ in self.roles)
+        facts = {**self.metric.facts(), "n": self.n, "lambda": self.lam, "seeds": self.seeds}
+        remarks = list(self.remarks)
+        return {
+            **facts,
+            "causal_roles": {role: counts[role] for role in CAUSAL_ROLES},
+            "heads": heads,
+            "remarks": remarks,
+        }
+
+    def report(self) -> str:
+        """What `headcount gates --causal` prints at its end."""
+        lines = [f"Gates fitted on {counted(self.n, 'example')}, {counted(self.seeds, 'seed')}, lambda {self.lam:g}:"]
+        for name in CAUSAL_ROLES:
+            found = [(head, share) for head, (role, share) in zip(self.heads, self.roles, strict=True) if role == name]
+            sure = [str(head) for head, share in found if share == 1]
+            lines.append(
+                f"  {counted(len(found), f'{name} head')}, {len(sure)} by every seed: {', '.join(sure) or '-'}"
+            )
+        return "\n".join([*lines, *self.remarks])
 
 
 def roles_left(roles: Mapping[Head, str | Sequence[str]] | None, removed: set[Head]) -> dict[str, int] | None:

@@ -1,4 +1,7 @@
-"""`train_gates`: learn which units can be removed, while the rest of the model adapts (V19 section 6, CoFi)."""
+"""`train_gates`: learn which units can be removed, while the rest of the model adapts (V19 section 6, CoFi).
+
+`causal_gates`: learn what heads do in a model that stays as it is (Causal Head Gating).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
-from headcount.gates.gate_training import Course, GateTraining, Gating
-from headcount.gates.gated import Gated, GateStage, roles_left
+from headcount.gates.gate_training import FURTHEST, Course, GateTraining, Gating, fit_causal_gates
+from headcount.gates.gated import CausalGates, Gated, GateStage, roles_left
 from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.heads import Head
 from headcount.pruning import hold_out
@@ -115,6 +119,66 @@ def train_gates(
         remarks=(*remarks, *(stage.remark for stage in path.stages if stage.remark)),
         signature=signature,
     )
+
+
+def causal_gates(
+    model: Any,
+    task: Task,
+    *,
+    lam: float = 0.01,
+    seeds: int = 5,
+    kinds: Sequence[str] | None = None,
+    settings: Gating | None = None,
+    run: str | Path | RunDirectory | None = None,
+    progress: Progress | None = None,
+) -> CausalGates:
+    """Find heads that help, that hinder and that do not matter, by soft gates on a frozen model (arXiv:2505.13737).
+
+    >>> from headcount.tasks.classification import toy_classifier
+    >>> found = causal_gates(*toy_classifier(), seeds=2)
+    >>> found.opened.shape, len(found.roles)
+    ((2, 8), 8)
+
+    lam: the price with which gates are pressed to open, and then to close. A gate resists it if the loss changes by
+    more than about 4 lam between a closed and an open gate. seeds: how often everything is repeated, from other gates
+    and in another order of batches. kinds: only heads of these get gates. settings: `epochs` of each of the three fits
+    of a seed, `gate_lr`, `tokens` and the first `seed`. run: a run directory, which keeps every finished seed.
+    progress: called with what is being done, and its share. The model is not changed.
+    """
+    refuse_non_tasks(task=task)
+    settings = settings or Gating()
+    if not lam > 0 or seeds < 1:
+        raise HeadcountError(
+            f"lambda {lam:g} and {seeds} seeds were given", advice="give {lam} above 0 and {seeds} from 1"
+        )
+    task.check(model)
+    units = GatedUnits.find(model, "heads", kinds)
+    signature = {
+        "model": model_signature(model), "train": task.signature(), "causal": lam, "seeds": seeds, "kinds": kinds,
+        "settings": vars(settings), "versions": versions(),
+    }  # fmt: skip
+    fits = []
+    with open_run(run, signature) as directory:
+        for number in range(seeds):
+            seed, name = settings.seed + number, f"causal-{settings.seed + number}"
+
+            def tell(share: float, number: int = number) -> None:
+                if progress is not None:
+                    progress(f"fitting gates, seed {number + 1} of {seeds}", (number + share) / seeds)
+
+            kept = (None if directory is None else directory.load_shard(name)) or {}
+            gates = kept.get("gates")
+            if gates is None or gates.shape != (3, len(units.heads)):
+                gates = fit_causal_gates(model, task, units, settings, seed, lam, tell).cpu().numpy()
+                if directory is not None:
+                    directory.save_shard(name, {"gates": gates})
+            fits.append(gates)
+    steps = settings.epochs * len(batches_by_length(task.lengths, settings.tokens))
+    few = steps * settings.gate_lr < 2 * FURTHEST
+    needed = f"each fit took {steps} steps of at most {settings.gate_lr:g}, and a gate needs {2 * FURTHEST:g} to close"
+    remarks = (f"{needed}: train longer, or raise the learning rate of the gates.",) if few else ()
+    _, opened, closed = np.stack(fits, axis=1)  # (seeds, heads) each
+    return CausalGates(units.heads, opened, closed, lam, task.metric, len(task), remarks, signature)
 
 
 class GatePath:

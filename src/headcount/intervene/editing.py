@@ -98,8 +98,7 @@ def masked(
         `anatomy(model, units).units`. It may require gradients. Rows of examples are repeated along with beams in
         `generate`.
     units: what a tensor `xi` has values for: "heads", "neurons" or both.
-    fill: by the name of a site, `(heads, width)` or `(B, T, heads, width)`: what a head that is off puts out instead
-        of zeros.
+    fill: by the name of a site, `(heads, width)`: what a head that is off puts out instead of zeros.
 
     `masked(model, off=heads)` is `edited` with `Scale(0)` for each of them. Masks can be nested (they multiply) and
     always end with the block. The projection's bias stays, as in `remove`.

@@ -43,7 +43,7 @@ from headcount.reporting.plots import frame, plot, write_figures
 from headcount.reporting.pruning import layers, removable
 from headcount.reporting.runs import UNNAMED, ModelRuns, RunRecord, by_model, mapping, read, rows
 from headcount.reporting.speed import speed
-from headcount.reporting.training import dynamics, gates
+from headcount.reporting.training import causal, dynamics, gates
 
 # How a report starts.
 REPORT_MARK = "<!doctype html>\n<!-- a report of headcount -->\n"
@@ -339,5 +339,5 @@ def _both_models(run: RunRecord) -> str:
 # Each takes the runs of a model and gives a section, or None if no run is about it. In the order of the page.
 SECTIONS = (
     *(heads, views, one_head_per_layer, removable, layers, speed),
-    *(other_data, roles, gates, dynamics, evaluations),
+    *(other_data, roles, gates, causal, dynamics, evaluations),
 )

@@ -18,7 +18,7 @@ from headcount.reporting.numbers import MetricFormat, number
 RUN_FILE, SHARDS, GATES = "run.json", "outcomes", "gates/gates.json"
 EXPECTED = "name a run directory, written with {run}"
 UNNAMED = "unnamed model"
-ALL_BUT_ONE = "ablate --mode all-but-one"
+ALL_BUT_ONE, CAUSAL = "ablate --mode all-but-one", "gates --causal"
 # The keys that only one command writes, to recognise a result that does not name its command.
 TELLING_KEYS = (
     ("curve", ("curves",)),
@@ -29,6 +29,7 @@ TELLING_KEYS = (
     ("compare", ("agreement", "before")),  # two models
     ("prune", ("removed", "before", "noninferior")),
     ("gates", ("removed", "before")),
+    (CAUSAL, ("causal_roles", "heads")),
     ("importance", ("method", "heads")),
     ("ablate", ("base", "heads")),
     ("roles", ("heads",)),
@@ -260,6 +261,9 @@ def _facts(run: RunRecord) -> Iterator[tuple[Head, str]]:
         for row in run.rows("heads"):
             if (named := parse(row.get("head"))) is not None and row.get("role"):
                 yield named, f"role: {_role(row)}"
+    elif run.command == CAUSAL:
+        for head, row in run.heads.items():
+            yield head, f"{row.get('role')} by {numbers.share(row.get('agreement'))} of the fits of causal gates"
     elif run.command in ("prune", "gates"):
         for head in run.listed("removed"):
             yield head, f"removed by {run.command}"

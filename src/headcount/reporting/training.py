@@ -1,10 +1,14 @@
-"""What training did to heads: how gates closed (V19 section 6), and when heads became important (M19 figure 5)."""
+"""What training showed of heads: how gates closed (V19 section 6), which of them resist a price (Causal Head Gating),
+and when heads became important (M19 figure 5).
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from headcount.reporting import numbers
+from headcount.heads import Head
+from headcount.reporting import layer_maps, numbers
 from headcount.reporting.charts import COLOURS, Dot, Estimate, Series, interval_chart, line_chart
 from headcount.reporting.markup import (
     Columns,
@@ -12,14 +16,17 @@ from headcount.reporting.markup import (
     capital,
     figure,
     figures,
+    folded,
+    legend,
     section_for_each,
     sentences,
     table,
     tag,
 )
 from headcount.reporting.numbers import number
-from headcount.reporting.runs import ModelRuns, RunRecord, rows
+from headcount.reporting.runs import CAUSAL, ModelRuns, RunRecord, mapping, rows
 
+CAUSAL_COLOURS = {"facilitating": "r0", "irrelevant": "r3", "interfering": "r1"}
 SHADES = ("t1", "t2", "t3", "t4", "t5", "t6")  # the later the checkpoint, the darker
 
 
@@ -95,6 +102,71 @@ def _stage_numbers(run: RunRecord) -> Markup:
         "gates decided": lambda stage: numbers.share(stage.get("decided")),
     }
     return table(columns, run.rows("stages"))
+
+
+def causal(model: ModelRuns) -> Markup | None:
+    """Heads that help, that hinder and that do not matter, by gates that are pressed to open and to close."""
+    runs = [run for run in model.of(CAUSAL) if run.heads]
+    found = {id(run): _causal_maps(run, model) for run in runs}
+    return section_for_each(
+        "Causal head gating", runs, _causal_found, lambda run: figures(found[id(run)]), _causal_numbers
+    )
+
+
+def _causal_found(run: RunRecord) -> Markup:
+    counts = mapping(run.content.get("causal_roles"))
+    said = ", ".join(f"{numbers.count(counts.get(role))} {role}" for role in CAUSAL_COLOURS)
+    seeds, price = numbers.count(run.number("seeds")), numbers.short(run.number("lambda"))
+    return tag(
+        "p",
+        sentences(
+            f"{said} heads on {run.data()}, with lambda {price} and {seeds} seeds.",
+            "A facilitating head stays open when its gate is pressed to close, an interfering one stays closed when it "
+            "is pressed to open, and an irrelevant one goes with the price.",
+            *run.texts("remarks"),
+        ),
+    )
+
+
+def _causal_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
+    """The role of every head; a role that not all seeds agree on has a small letter."""
+    role_of = {head: str(row.get("role")) for head, row in run.heads.items()}
+    agreed = {head for head, row in run.heads.items() if number(row.get("agreement")) == 1}
+    initials = {"facilitating": "F", "irrelevant": "", "interfering": "I"}
+
+    def letter(head: Head) -> str:
+        initial = initials.get(role_of.get(head, ""), "")
+        return initial if head in agreed else initial.lower()
+
+    pictures, found = [], layer_maps.kinds(role_of)
+    for kind in found:
+        chart = layer_maps.heat_map(
+            [head for head in sorted(role_of) if head.kind == kind],
+            lambda head: CAUSAL_COLOURS.get(role_of[head], "none"),
+            model.tip,
+            f"{kind} heads: causal roles",
+            letter=letter,
+            width=model.width(kind),
+        )
+        key = legend([(colour, f"{initials[role] or 'blank'}: {role}") for role, colour in CAUSAL_COLOURS.items()])
+        title = f"Causal roles: {kind}" if len(found) > 1 else "Causal roles"
+        note = "rows are layers, columns are heads; small letters: not all seeds agree"
+        pictures.append(figure(title, chart, key, note=note))
+    return pictures
+
+
+def _causal_numbers(run: RunRecord) -> Markup:
+    columns: Columns = {
+        "head": lambda row: row.get("head"),
+        "role:": lambda row: row.get("role"),
+        **{role: partial(_score_of, role) for role in CAUSAL_COLOURS},
+        "seeds that agree": lambda row: numbers.share(row.get("agreement")),
+    }
+    return folded("Numbers for every head", table(columns, run.rows("heads")))
+
+
+def _score_of(role: str, row: dict[str, Any]) -> str:
+    return numbers.write(row.get(role), ".2f")
 
 
 def dynamics(model: ModelRuns) -> Markup | None:

@@ -26,6 +26,7 @@ from headcount.tasks.statistics import (
     all_or_nothing,
     characters_all_or_none,
     entities_all_or_none,
+    furthest_ahead_or_behind,
     ngrams_all_or_none,
     one_of_each_class,
     per_class,
@@ -284,7 +285,7 @@ CLASSIFICATION = {
     "f1_macro": Metric("f1_macro", f1_macro, points=0.01, extremes=one_of_each_class),
     "matthews": Metric("matthews", matthews, points=0.01, extremes=one_of_each_class),
     "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
-    "logit_difference": Metric("logit_difference", _mean(3), points=0.01),
+    "logit_difference": Metric("logit_difference", _mean(3), points=0.01, extremes=furthest_ahead_or_behind),
 }
 CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss", "logit_difference")}
 IMAGES = {

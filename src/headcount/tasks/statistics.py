@@ -175,6 +175,16 @@ def one_of_each_class(statistics: np.ndarray) -> np.ndarray:
     return extremes
 
 
+def furthest_ahead_or_behind(statistics: np.ndarray) -> np.ndarray:
+    """Extremes of the logit difference: the right answer as far ahead, or behind, as any answer was.
+
+    >>> furthest_ahead_or_behind(np.array([[1.0, 1, 0.1, 2.0], [1, 0, 0.9, -3.0]]))[0].tolist()
+    [[1.0, 1.0, 0.0, 3.0], [1.0, 0.0, 0.0, -3.0]]
+    """
+    furthest = np.abs(statistics[:, 3]).max()
+    return np.array([[[1.0, 1.0, 0.0, furthest], [1.0, 0.0, 0.0, -furthest]]])
+
+
 def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
     """Extremes of BLEU: a text as long as the mean reference, with every n-gram right, and with none."""
     total = np.maximum((length := statistics[:, 1].mean()) - np.arange(4), 0)
