@@ -22,11 +22,17 @@ def on_files(files: Any, config: Any) -> Any:
     for source, page in BESIDE.items():
         content = (REPOSITORY / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=resolved(content, "")))
+    for notebook in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
+        files.append(File(f"notebooks/{notebook.name}", str(REPOSITORY), config.site_dir, config.use_directory_urls))
     return files
 
 
+on_files.mkdocs_priority = 100  # type: ignore[attr-defined]  # before the plugin that renders notebooks
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    return markdown if page.file.src_uri in BESIDE.values() else resolved(markdown, "docs")
+    own = page.file.src_uri.endswith(".md") and page.file.src_uri not in BESIDE.values()
+    return resolved(markdown, "docs") if own else markdown
 
 
 def resolved(markdown: str, folder: str) -> str:
@@ -37,6 +43,8 @@ def resolved(markdown: str, folder: str) -> str:
         path = posixpath.normpath(posixpath.join(folder, target))
         if path in BESIDE:
             return f"[{text}]({BESIDE[path]}{anchor})"
+        if path.startswith("notebooks/"):
+            return f"[{text}]({path})"
         if path.startswith("docs/"):
             return f"{image}[{text}]({path.removeprefix('docs/')}{anchor})"
         return text if text.strip("`") == posixpath.basename(path) else f"{text} (`{path}`)"

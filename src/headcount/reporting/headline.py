@@ -15,24 +15,24 @@ from headcount.reporting.speed import benchmark_of, certain_gain
 from headcount.reporting.training import order_settled
 
 
-def headline(model: ModelRuns) -> Markup:
-    """The strongest claim that the runs of a model support; what was removed, if anything was."""
+def headline(model: ModelRuns, named: bool = True) -> Markup:
+    """The strongest claim that the runs of a model support; what was removed, if anything was.
+
+    named: below it, the directory or hub id of the model.
+    """
+    name = tag("p", model.name, class_="of") if named and model.name != UNNAMED else None
     cut = next(iter(model.cuts), None)
     if cut is None:
-        return join(tag("h1", _title(model)), _name(model))
+        return join(tag("h1", _title(model)), name)
     path = cut.text("path")
     return join(
         tag("h1", _claim(model, cut)),
-        _name(model),
+        name,
         tag("p", sentences(_change(cut), cut.text("verdict"), _speed(model, cut)), class_="lead"),
         tag("ul", *_tiles(model, cut), class_="tiles"),
         tag("pre", f"import headcount; model = headcount.load({path!r})") if path else None,
         *(tag("p", remark, class_="note") for remark in cut.texts("remarks")),
     )
-
-
-def _name(model: ModelRuns) -> Markup | None:
-    return tag("p", model.name, class_="of") if model.name != UNNAMED else None
 
 
 # --------------------------------------------------------------------------------------------------- units were removed

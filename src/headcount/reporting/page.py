@@ -107,8 +107,8 @@ class Shown:
     """
 
     def _repr_html_(self) -> str:
-        model = ModelRuns([read(self)])
-        return card(headline(model), *sections_of(model))
+        model = ModelRuns([read(self)])  # whose path on this machine nobody wants to publish with a notebook
+        return card(headline(model, named=False), *sections_of(model))
 
     def plot(self, ax: Any = None, chart: int | str | None = None) -> Any:
         """Draw the report's charts with matplotlib (`pip install 'headcount[plot]'`).
