@@ -29,6 +29,8 @@ from transformers import AutoTokenizer
 from headcount import Classification, Translation, anatomy, evaluate, load
 from headcount.ablation import ablate_each
 from headcount.stats import Deciding, corrected, paired_test
+from headcount.stats.intervals import are_outcomes, in_blocks
+from headcount.stats.sequential import BLOCKS
 from headcount.tasks import Metric
 from headcount.tasks.metrics import CLASSIFICATION, TRANSLATION
 
@@ -155,7 +157,9 @@ def row_of(metric: Metric, values: np.ndarray, margin: float, options: argparse.
         seed=options.seed,
     )
     follow(deciding, base, masked)
-    tested = paired_test(base, masked, metric, alpha=ALPHA)
+    exact = are_outcomes(base, metric)
+    summed = (one if exact else in_blocks(one, BLOCKS) for one in (base, masked))  # a bootstrap of so many takes hours
+    tested = paired_test(*summed, metric, alpha=ALPHA)
     full = (corrected(tested.p, "holm") < ALPHA) & (tested.change < 0)
     missed, within = deciding.decisions == "missed", deciding.decisions == "within"
     fewer = masked.shape[0] * len(base) / deciding.examples.sum()

@@ -17,6 +17,8 @@ from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import Evidence
 from headcount.tasks import Metric
 
+TRIED = ("score", "low", "high", "change", "change_low", "change_high", "examples")
+
 
 @dataclass(frozen=True, eq=False)
 class Pruned:
@@ -95,7 +97,7 @@ class Pruned:
             "remarks": list(self.remarks),
             "tried": [
                 {"removed": len(p.removed), "pruned": p.pruned, "chosen": set(p.removed) == set(self.removed)}
-                | {name: getattr(p, name) for name in ("score", "low", "high", "change", "change_low", "change_high")}
+                | {name: getattr(p, name) for name in TRIED}
                 for p in self.path
             ],
         }
