@@ -3,6 +3,7 @@
     python -m benchmarks.adaptive --part errors                      simulated sweeps with heads of known effect
     python -m benchmarks.adaptive --part sst2 --statistics DIR       a full sweep against adaptive ones
     python -m benchmarks.adaptive --part translator --statistics DIR
+    python -m benchmarks.adaptive --part prune --examples 1024       the search for a cut, with and without
 
 `errors`: in every trial, a sweep over heads of which half change nothing and half lose exactly the margin. A decision
 is false if the first kind is "missed" or the second "within"; at most 5% of sweeps may have any.
@@ -11,7 +12,11 @@ is false if the first kind is "missed" or the second "within"; at most 5% of swe
 adaptive sweep on n of them sees the same numbers, so that its decisions, and the work until them, follow without
 running the model again; where n is larger than what was measured, examples are drawn from it with replacement. Work is
 counted in passes: examples times heads. With `--run N`, one adaptive sweep really runs on the first N examples, and is
-compared with the full one in processor time. Real models and data are found by HEADCOUNT_SHARED (default ../shared).
+compared with the full one in processor time.
+
+`prune`: the classifier is pruned twice in turn, scored on this many training examples, with cuts decided early and with
+every cut measured on all selection data: the cuts, the examples that were measured, and processor time. Real models and
+data are found by HEADCOUNT_SHARED (default ../shared).
 """
 
 from __future__ import annotations
@@ -26,9 +31,11 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headcount import Classification, Translation, anatomy, evaluate, load
+from headcount import Classification, Translation, anatomy, evaluate, load, prune
 from headcount.ablation import ablate_each
 from headcount.stats import Deciding, corrected, paired_test
+from headcount.stats.intervals import are_outcomes, in_blocks
+from headcount.stats.sequential import BLOCKS
 from headcount.tasks import Metric
 from headcount.tasks.metrics import CLASSIFICATION, TRANSLATION
 
@@ -42,6 +49,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.part == "errors":
         print_errors(options)
+    elif options.part == "prune":
+        print_searches(options)
     else:
         print_savings(options)
 
@@ -155,7 +164,9 @@ def row_of(metric: Metric, values: np.ndarray, margin: float, options: argparse.
         seed=options.seed,
     )
     follow(deciding, base, masked)
-    tested = paired_test(base, masked, metric, alpha=ALPHA)
+    exact = are_outcomes(base, metric)
+    summed = (one if exact else in_blocks(one, BLOCKS) for one in (base, masked))  # a bootstrap of so many takes hours
+    tested = paired_test(*summed, metric, alpha=ALPHA)
     full = (corrected(tested.p, "holm") < ALPHA) & (tested.change < 0)
     missed, within = deciding.decisions == "missed", deciding.decisions == "within"
     fewer = masked.shape[0] * len(base) / deciding.examples.sum()
@@ -184,6 +195,24 @@ def full_sweep(model: Any, task: Any, heads: list[Any], order: list[int], direct
     return np.concatenate(parts, axis=1), seconds
 
 
+def print_searches(options: argparse.Namespace) -> None:
+    model, dev = classifier()
+    train = Classification(SHARED / "data" / "sst2" / "train.tsv", dev.tokenizer)
+    for points in options.margins:
+        found = {}
+        for early in (True, False):
+            start = time.process_time()
+            how = {"early": early, "score_examples": options.examples, "step": options.step, "overlap": "drop"}
+            pruned = prune(model, train, dev, max_drop=points, **how)
+            found[early] = pruned, time.process_time() - start
+            measured = [len(point.statistics) for point in pruned.path]
+            print(f"# early {early}: {len(pruned.removed)} heads, {measured}", flush=True)
+        (one, fast), (other, slow) = found[True], found[False]
+        same = "the same cut" if set(one.removed) == set(other.removed) else "another cut"
+        print(f"max drop {points:g}: {same}, verdicts {one.verdict.shown} and {other.verdict.shown}, "
+              f"{slow / fast:.2f} times faster")  # fmt: skip
+
+
 def classifier() -> tuple[Any, Any]:
     directory = SHARED / "models" / "minilm-sst2"
     task = Classification(SHARED / "data" / "sst2" / "dev.tsv", AutoTokenizer.from_pretrained(directory))
@@ -199,9 +228,10 @@ def translator() -> tuple[Any, Any]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("errors", "sst2", "translator"), required=True)
+    parser.add_argument("--part", choices=("errors", "sst2", "translator", "prune"), required=True)
     parser.add_argument("--statistics", type=Path, default=Path("statistics"), help="where sweeps are kept")
-    parser.add_argument("--examples", type=int, default=1000, help="of the full sweep")
+    parser.add_argument("--examples", type=int, default=1000, help="of the full sweep; prune: to score on")
+    parser.add_argument("--step", type=float, default=0.05, help="prune: of the search")
     parser.add_argument("--layers", help="only the heads of these, as 3,4,5")
     parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--margins", type=lambda text: [float(x) for x in text.split(",")], default=[1.0, 2.0, 3.0])

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from headcount import Classification, Translation, ablate_all_but_one, ablate_each, anatomy, compare, evaluate
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, RunConflict
+from headcount.evaluation import sweep
 from headcount.stats import corrected
+from headcount.tasks import Metric
 from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, marian
 
@@ -166,3 +168,78 @@ def test_mean_fill_is_passed_on():
     )
     assert mean.fill == "mean"
     assert not np.allclose(zero.effects.change, mean.effects.change)
+
+
+def test_an_adaptive_sweep_decides_on_a_part_of_the_examples(tmp_path, monkeypatch):
+    """Statistics are those of the full sweep on the same examples; decided heads drop out of later chunks."""
+    model, task = bert(), classification(size=600)
+    asked = []
+    original = sweep.evaluate
+    monkeypatch.setattr(
+        sweep, "evaluate", lambda m, t, masks, **how: asked.append((len(t), len(masks))) or original(m, t, masks, **how)
+    )
+    found = ablate_each(model, task, adaptive=True, margin=20, run=tmp_path / "run")
+    full = ablate_each(model, task)
+    order = np.random.default_rng(12345).permutation(len(task))
+    assert "within" in found.adaptive.decisions
+    assert found.adaptive.examples.sum() < 600 * len(found.heads)
+    for place, head in enumerate(found.heads):
+        rows = order[: found.adaptive.examples[place]]
+        change = task.metric.of(full.outcomes.of([head])[rows]) - task.metric.of(full.outcomes.of()[rows])
+        assert found.effects.change[place] == pytest.approx(change)
+        assert found.effects.low[place] <= change <= found.effects.high[place]
+    assert sum(size * (masks - 1) for size, masks in asked) == found.adaptive.examples.sum()
+    assert [masks for _, masks in asked] == sorted((masks for _, masks in asked), reverse=True)
+    row = found.to_json()["heads"][0]
+    assert {"head", "score", "change", "low", "high", "p", "p_holm", "p_bh", "examples", "decision"} <= set(row)
+
+
+def test_an_interrupted_adaptive_sweep_resumes_to_the_same_decisions(tmp_path, monkeypatch):
+    model, task = bert(), classification(size=300, metric="f1")
+    how = {"adaptive": True, "margin": 45, "layers": [1], "fill": "mean"}
+    undisturbed = ablate_each(model, task, **how)
+
+    def interrupt(share):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ablate_each(model, task, **how, run=tmp_path / "run", progress=interrupt)
+    kept = len(list((tmp_path / "run" / "outcomes").glob("outcomes-0*")))
+    done = []
+    original = sweep.Evaluation.__call__
+    monkeypatch.setattr(sweep.Evaluation, "__call__", lambda *given: done.append(1) or original(*given))
+    resumed = ablate_each(model, task, **how, run=tmp_path / "run")
+    assert resumed.adaptive.decisions == undisturbed.adaptive.decisions
+    assert resumed.effects.low.tolist() == undisturbed.effects.low.tolist()
+    total = len(list((tmp_path / "run" / "outcomes").glob("outcomes-0*")))
+    assert kept > 0
+    assert len(done) == total - kept
+    with pytest.raises(RunConflict, match="margin"):
+        ablate_each(model, task, **{**how, "margin": 2}, run=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "fact"),
+    [
+        ({"adaptive": True, "margin": 0}, "margin"),
+        ({"adaptive": True, "margin": -1.5}, "-1.5"),
+        ({"adaptive": True, "margin": float("nan")}, "nan"),
+        ({"margin": 2}, "adaptive"),
+        ({"adaptive": True, "resamples": 500}, "resamples"),
+    ],
+)
+def test_adaptive_settings_that_make_no_sense(settings, fact):
+    with pytest.raises(HeadcountError, match=fact):
+        ablate_each(bert(), classification(), **settings)
+
+
+def test_what_an_adaptive_sweep_cannot_do_is_refused():
+    model, task = bert(), classification()
+    with pytest.raises(HeadcountError, match="adaptive"):
+        ablate_all_but_one(model, task, adaptive=True)
+    with pytest.raises(HeadcountError, match="adaptive"):
+        compare(model, task, task, adaptive=True)
+    task.metric = Metric("median", of_rows=lambda rows, counts: counts @ rows[:, 1])
+    with pytest.raises(HeadcountError, match="median"):
+        ablate_each(model, task, adaptive=True)

@@ -89,6 +89,26 @@ def test_ablate_table_names_the_test_and_the_correction(headcount, classifier):
     assert "Holm" in answer.out
 
 
+def test_an_adaptive_sweep_says_what_it_decided_and_is_reported(headcount, classifier, tmp_path):
+    call = ("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--adaptive", "--margin", 60)
+    answer = headcount(*call, "--json", "--out", tmp_path / "run")
+    result = json.loads(answer.out)
+    assert {"head", "score", "change", "low", "high", "p", "p_holm", "p_bh"} <= set(result["heads"][0])
+    assert {row["decision"] for row in result["heads"]} <= {"missed", "within", "undecided"}
+    assert result["evaluated"] == sum(row["examples"] for row in result["heads"])
+    assert result["available"] == result["n"] == 30
+    shown = headcount(*call)
+    assert "60 points" in shown.out
+    assert "betting" in shown.out
+    again = headcount(*call[:-1], 50, "--out", tmp_path / "run")
+    assert again.code == 1
+    assert "--margin" in again.err
+    assert headcount("report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "60 points" in page
+    assert "decision" in page
+
+
 def test_all_but_one_with_and_without_selection(headcount, classifier):
     arguments = ["ablate", classifier / "model", "--data", classifier / "dev.tsv", "--mode", "all-but-one"]
     assert "optimistic" in headcount(*arguments).out
@@ -176,6 +196,10 @@ def test_what_the_model_or_the_data_cannot_do_is_one_sentence(headcount, classif
         (["--metric", "acuracy"], "did you mean 'accuracy'"),
         (["--task", "classification", "--metric", "bleu"], "'bleu'"),
         (["--address", "auto"], "--engine ray"),
+        (["--adaptive", "--margin", "0"], "--margin"),
+        (["--margin", "2"], "--adaptive"),
+        (["--adaptive", "--resamples", "100"], "--resamples"),
+        (["--adaptive", "--mode", "all-but-one"], "all-but-one"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_is_wrong_usage(headcount, classifier, extra, fact):

@@ -63,6 +63,25 @@ def test_the_largest_cut_that_is_shown_to_be_within_the_budget(model):
     assert everything.left == 0
 
 
+@pytest.mark.parametrize("max_drop", [15, 40])
+def test_cuts_that_are_decided_early_are_the_same_cuts(model, max_drop):
+    """With and without early decisions: the same cut and the same verdict, and the chosen cut has seen everything."""
+    tasks = [classification(start, size) for start, size in ((0, 24), (1, 400), (2, 24))]
+    settings = {"method": "michel", "compensation": "none", "step": 1}
+    early, late = (prune(model, *tasks, max_drop=max_drop, early=early, **settings) for early in (True, False))
+    assert early.removed == late.removed
+    assert (early.verdict, early.after) == (late.verdict, late.after)
+    assert [point.removed for point in early.path] == [point.removed for point in late.path]
+    chosen = next(point for point in early.path if set(point.removed) == set(early.removed))
+    full = next(point for point in late.path if point.removed == chosen.removed)
+    assert (chosen.examples, chosen.score) == (None, full.score)
+    assert any(point.examples is not None for point in early.path)
+    for point, whole in zip(early.path, late.path, strict=True):
+        assert point.change_low <= whole.change <= point.change_high
+        assert point.score - point.change == pytest.approx(whole.score - whole.change)
+    assert [row.get("examples") for row in early.to_json()["tried"]] == [point.examples for point in early.path]
+
+
 def test_data_that_is_too_small_for_the_budget_is_said_before_the_search(model, caplog):
     tasks = [classification(start, 24) for start in (0, 1, 2)]
     best = 100 * (1 - 0.05 ** (1 / 24))

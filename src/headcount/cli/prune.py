@@ -105,6 +105,14 @@ def prune(
     step: Annotated[
         float, typer.Option("--step", rich_help_panel=WAY, help="To remove per step: a share, or a number of heads.")
     ] = 0.05,
+    early: Annotated[
+        bool,
+        typer.Option(
+            "--early/--no-early",
+            rich_help_panel=WAY,
+            help="Measure cuts on as much data as their test needs, or on all.",
+        ),
+    ] = True,
     score_examples: Annotated[
         int, typer.Option("--score-examples", rich_help_panel=WAY, min=1, help="Score units on at most this many.")
     ] = 1024,

@@ -18,6 +18,8 @@ from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import Evidence
 from headcount.tasks import Metric
 
+TRIED = ("score", "low", "high", "change", "change_low", "change_high", "examples")
+
 
 @dataclass(frozen=True, eq=False)
 class Pruned(Shown):
@@ -96,7 +98,7 @@ class Pruned(Shown):
             "remarks": list(self.remarks),
             "tried": [
                 {"removed": len(p.removed), "pruned": p.pruned, "chosen": set(p.removed) == set(self.removed)}
-                | {name: getattr(p, name) for name in ("score", "low", "high", "change", "change_low", "change_high")}
+                | {name: getattr(p, name) for name in TRIED}
                 for p in self.path
             ],
         }

@@ -44,7 +44,8 @@ GROWTH, GROWTH_RESAMPLED = 1.25, 1.6  # of the examples from look to look: looki
 BETS = np.array([1.0, 0.9, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06])  # shares of the largest allowed lambda
 STAKES = (1 / np.arange(1, 11)) / (1 / np.arange(1, 11)).sum()  # of the capital on each of them
 IN_THE_TAIL = 3  # resamples beyond a bound: with fewer, chance would decide where it lies
-BLOCKS = 400  # of examples, resampled whole: bounds so far out take 100,000 resamples
+BLOCKS = 200  # of examples, resampled whole: bounds so far out take 100,000 resamples
+FEW, SMALL = 1000, 0.02  # resamples that tell which p are worth many, and those p
 GLANCE = 0.005  # tail of bounds that tell whether it is worth drawing more
 SIGMA_TAIL = 0.025  # of the bound that tells the standard deviation of a change
 MISSED, WITHIN, UNDECIDED = "missed", "within", "undecided"
@@ -269,7 +270,11 @@ def _bootstrap_bounds(base: np.ndarray, masked: np.ndarray, metric: AnyMetric, t
         found.low[masks], found.high[masks] = lower * scale, upper * scale
     found.low[:] = np.minimum(found.low, scores - whole - room)
     found.high[:] = np.maximum(found.high, scores - whole + room)
-    found.p[:] = bootstrap_p(in_blocks(base, BLOCKS), in_blocks(masked, BLOCKS), metric, resamples, seed)[0]
+    before, after = in_blocks(base, BLOCKS), in_blocks(masked, BLOCKS)
+    found.p[:] = bootstrap_p(before, after, metric, min(resamples, FEW), seed)[0]
+    small = found.p < SMALL
+    if resamples > FEW and small.any():
+        found.p[small] = bootstrap_p(before, after[small], metric, resamples, seed)[0]
     return found
 
 
