@@ -52,8 +52,8 @@ def main() -> None:
         rows = measured(steps, test, options.rounds)
     print(f"{'step':20} {'MB':>6} {'examples/s':>10} {'times':>6} {test.metric.name:>9}  change, 95% interval")
     for row in rows:
-        print("{step:20} {size:6.1f} {speed:10.0f} {times:6.2f} {score:9.4f}  {change:+.4f} "
-              "({low:+.4f} to {high:+.4f})".format(**row))  # fmt: skip
+        change = "" if row is rows[0] else "  {change:+.4f} ({low:+.4f} to {high:+.4f})".format(**row)
+        print("{step:20} {size:6.1f} {speed:10.0f} {times:6.2f} {score:9.4f}".format(**row) + change)
     last = rows[-1]
     bound = f"drop ≤ {options.max_drop:g} points, one-sided bound {-100 * last['bound']:.2f}"
     print(f"{'Non-inferior' if last['noninferior'] else 'Not shown to be non-inferior'}: {bound}, n {len(test)}")

@@ -102,7 +102,7 @@ path, file = {path!r}, {file!r}
 export_gguf(load(path), file, transformers.AutoTokenizer.from_pretrained(path), dtype="f32")
 params = xllamacpp.CommonParams()
 params.model.path, params.n_ctx, params.n_parallel, params.warmup = file, 128, 1, False
-params.hostname, params.port, params.cpuparams.n_threads = "127.0.0.1", {port}, 1
+params.cpuparams.n_threads = 1
 server = xllamacpp.Server(params)
 print("READY", server.listening_address, flush=True)
 sys.stdin.read()
@@ -119,11 +119,9 @@ def free_port():
         return place.getsockname()[1]
 
 
-def asked(port, path, facts, process, patience=PATIENCE):
+def asked(address, facts, process, patience=PATIENCE):
     """What a server on this machine answers; it is asked until it does, or has ended."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}", json.dumps(facts).encode(), {"content-type": "application/json"}
-    )
+    request = urllib.request.Request(address, json.dumps(facts).encode(), {"content-type": "application/json"})
     end = time.monotonic() + patience
     while True:
         try:
@@ -156,7 +154,7 @@ def test_transformers_serve(tmp_path):
             process = subprocess.Popen(serve, stdout=stream, stderr=stream, env=settings(tmp_path / "home"))
         try:
             facts = {"model": str(path), "prompt": "The quick brown", "max_tokens": 8, "temperature": 0}
-            served[path.name] = asked(port, "/v1/completions", facts, process)["choices"][0]["text"]
+            served[path.name] = asked(f"http://127.0.0.1:{port}/v1/completions", facts, process)["choices"][0]["text"]
         except (urllib.error.URLError, ConnectionError):
             served[path.name] = None
         finally:
@@ -176,16 +174,16 @@ def test_the_server_of_llama_cpp(tmp_path):
     ragged = remove(model, RAGGED)
     path = save(ragged, tmp_path / "ragged", tokenizer=words)
     python = elsewhere.environment(tmp_path / "environment", "gguf", "xllamacpp")
-    port = free_port()
-    code = SERVER.format(path=str(path), file=str(tmp_path / "ragged.gguf"), port=port)
+    code = SERVER.format(path=str(path), file=str(tmp_path / "ragged.gguf"))
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [python, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log, env=settings(tmp_path / "home")
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        process = subprocess.Popen([python, "-c", code], **pipes, text=True, env=settings(tmp_path / "home"))
     try:
+        ready = next((line for line in process.stdout if line.startswith("READY")), "")
+        assert "http://127.0.0.1:" in ready, (tmp_path / "log").read_text()[-1000:]
         ids = words("The quick brown")["input_ids"]
         facts = {"prompt": ids, "n_predict": 8, "temperature": 0, "return_tokens": True}
-        found = asked(port, "/completion", facts, process)["tokens"]
+        found = asked(f"{ready.split()[1]}/completion", facts, process)["tokens"]
     finally:
         process.terminate()
         process.wait(timeout=60)

@@ -151,3 +151,19 @@ def test_killed_at_any_moment_one_checkpoint_is_whole(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert len(load(directory).encoder.layer) == 1
+
+
+def test_a_model_that_transformers_does_not_save(checkpoint, monkeypatch):
+    """As one that it loaded from GGUF without dequantizing it."""
+
+    class Unsavable:
+        quantization_config = type("Settings", (), {"quant_method": "gguf"})
+
+        def is_serializable(self):
+            return False
+
+    before, model = content(checkpoint), zoo.build("bert")
+    monkeypatch.setattr(model, "hf_quantizer", Unsavable(), raising=False)
+    with pytest.raises(HeadcountError, match=r"gguf.*dequantize"):
+        save(model, checkpoint)
+    assert content(checkpoint) == before

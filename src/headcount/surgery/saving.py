@@ -77,6 +77,12 @@ def save(
         raise HeadcountError(
             "the model has adapters (PEFT), and only they would be saved", advice="merge them into the model first"
         )
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and not quantizer.is_serializable():
+        raise HeadcountError(
+            f"transformers does not save a model that it loaded from {quantizer.quantization_config.quant_method}",
+            advice="load it dequantized: quantization_config=GgufConfig(dequantize=True) for GGUF",
+        )
     if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
         raise HeadcountError(
             f"tokenizer is a {type(tokenizer).__name__}", advice="give {tokenizer} a tokenizer or processor, loaded"
