@@ -24,6 +24,10 @@ def roles(
     syntactic: Annotated[float, option("--syntactic", help="Accuracy above that of the usual position.")] = 0.1,
     rare: Annotated[float, option("--rare", help="Share of tokens whose focus is the rarest token.")] = 0.5,
     idle: Annotated[float, option("--idle", help="Mean weight on the first token, or on separators.")] = 0.5,
+    frequencies: Annotated[
+        str | None,
+        option("--frequencies", help="Texts to count tokens in, such as training data; by default --data."),
+    ] = None,
     frequent: Annotated[int, option("--frequent", help="How many of the most frequent tokens are never rare.")] = 500,
 ) -> None:
     """Find positional, syntactic and rare-word heads (V19, section 5), and idle ones.
@@ -47,7 +51,11 @@ def roles(
         sentences = setup.sample.of((data,), lambda: sentences)
     chosen_relations(sentences, asked)
     model, tokenizer = setup.load_model()
-    settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
+    counted_in = None if frequencies is None else Sentences.of(frequencies, parser=False)
+    settings = {
+        "relations": asked, "thresholds": vars(limits), "max_length": setup.max_length,
+        "frequencies": None if counted_in is None else counted_in.signature(),
+    }  # fmt: skip
     with run_of(setup, "roles", model, [sentences], **settings) as run:
         with progress("reading attention") as bar:
             found = find_roles(
@@ -56,6 +64,7 @@ def roles(
                 tokenizer,
                 relations=asked,
                 thresholds=limits,
+                frequencies=counted_in,
                 max_length=setup.max_length,
                 run=run.directory,
                 progress=bar,

@@ -17,7 +17,7 @@ from headcount.engine import Arrays, Progress, is_finite, over_shards
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
 from headcount.roles.attention import TOKENS, AttentionReader, EncodedSentences, encode
-from headcount.roles.measures import Counted, Idle, Measure, Positional, Rare, Syntactic, chosen_relations, frequencies
+from headcount.roles.measures import Counted, Idle, Measure, Positional, Rare, Syntactic, chosen_relations, token_counts
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import interval
@@ -35,6 +35,7 @@ def find_roles(
     relations: Sequence[str] | None = None,
     thresholds: Thresholds | None = None,
     parser: Any = None,
+    frequencies: Any = None,
     max_length: int | None = None,
     run: str | Path | RunDirectory | None = None,
     progress: Progress | None = None,
@@ -51,6 +52,7 @@ def find_roles(
     tokenizer: a fast one, whose offsets join pieces to words.
     relations: of Universal Dependencies; by default V19's nsubj, obj, amod and advmod.
     parser: the name of a spaCy model, or a pipeline; False: no syntactic heads.
+    frequencies: texts in which to count how frequent tokens are, such as the training data; by default `data`.
     run: a run directory, which keeps finished shards and resumes from them.
     progress: called with the share done, from 0 to 1.
     """
@@ -60,7 +62,9 @@ def find_roles(
     names, remarks = chosen_relations(sentences, relations)
     reader = AttentionReader(model, tokenizer)
     encoded, on_length = encode(model, tokenizer, sentences.sentences, max_length)
-    counts = frequencies(one.ids[one.is_word] for one in encoded.tokens)
+    counted_in = None if frequencies is None else Sentences.of(frequencies, parser=False)
+    texts = encoded if counted_in is None else encode(model, tokenizer, counted_in.sentences, max_length)[0]
+    counts = token_counts(one.ids[one.is_word] for one in texts.tokens)
     measures: list[Measure] = [Positional(limits.positional), Idle(limits.idle)]
     measures.append(Rare(counts, limits.rare, limits.frequent))
     if names:
@@ -70,6 +74,7 @@ def find_roles(
         "task": sentences.signature(),
         "relations": names,
         "thresholds": vars(limits),
+        "frequencies": None if counted_in is None else counted_in.signature(),
         "max_length": max_length,
         "least_cases": LEAST,
         "versions": versions(),
@@ -234,7 +239,8 @@ class RoleCounts:
             self.role(head, detail)
             for head in range(scores.shape[0])
             for detail in range(scores.shape[1])
-            if np.isfinite(scores[head, detail]) and self.measure.holds(scores[head, detail], baselines[detail])
+            if np.isfinite(scores[head, detail])
+            and self.measure.holds(scores[head, detail], baselines[detail], self.measure.details[detail])
         ]
 
     def role(self, head: int, detail: int) -> Role:

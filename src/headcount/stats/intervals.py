@@ -10,9 +10,9 @@ resamples, so that the rule of three holds for every metric: no number of identi
 The imagined example (`Metric.extremes`): for F1 and Matthews, one that the one model gets right and the other wrong, of
 the class that does most; for BLEU and chrF, a text of mean length with every n-gram right, or none. A loss has no worst
 value. There, and for metrics that say nothing of extremes, the most influential example that was seen is imagined twice
-more, since worse ones exist, and the bound leaves room for twice the score, times the rule of three: in 3 of n examples,
-the loss per token could rise by 2 nats. No bound holds for every distribution of losses (Bahadur and Savage 1956); where
-fewer examples than that carry more, the verdict is false more often (benchmarks/coverage.py).
+more, since worse ones exist, and the bound leaves room for twice the score, times the rule of three: in 3 of n
+examples, the loss per token could rise by 2 nats. No bound holds for every distribution of losses (Bahadur and Savage
+1956); where fewer examples than that carry more, the verdict is false more often (benchmarks/coverage.py).
 """
 
 from __future__ import annotations
