@@ -44,7 +44,8 @@ def place(tmp_path_factory):
         {"name": "Toy", "model": "classifier", "data": "dev.tsv", "score": "train.tsv", "other": "other.tsv"},
         {
             "name": "Toy en-fr", "model": "translator", "data": "dev.en", "score": "train.en",
-            "treebank": "trees.conllu", "targets": ["dev.fr", "train.fr"], "checkpoints": "../epochs/epoch-*", "options": ["--metric", "chrf"],
+            "targets": ["dev.fr", "train.fr"], "checkpoints": "../epochs/epoch-*", "options": ["--metric", "chrf"],
+            "treebank": "trees.conllu",
         },
         {"name": "Absent", "model": "absent", "data": "dev.tsv", "score": "train.tsv", "recipe": "make absent"},
     ]  # fmt: skip
