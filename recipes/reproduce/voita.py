@@ -239,9 +239,9 @@ def layers(results: Results, figures: dict[str, str]) -> str:
         return ""
     body = table(["", "lambda", "kind", "heads left", "by layer, first to last"], rows)
     return (
-        f"{body}\n\nV19 (figures 9 and 10): the encoder loses the most heads; in the decoder, self-attention is kept "
-        "longer in its first layers and attention to the encoder in its last ones. One run each: which heads stay also "
-        "depends on the seed."
+        f"{body}\n\nV19 (figures 9 and 10): the encoder loses the most heads, cross-attention the fewest; in the "
+        "decoder, self-attention is kept longer in the first layers, cross-attention in the last ones. One run "
+        "each: which heads stay also depends on the seed."
     )
 
 

@@ -105,7 +105,10 @@ def control(
     if (known and known.get("finished")) or not compute:
         return known if known and known.get("finished") else None
     print(f"{one.name}, the whole model trained without gates ({kinds} heads)", flush=True)
-    model, tokenizer = load(one.model, dtype=torch.float32), AutoTokenizer.from_pretrained(one.model)
+    model, tokenizer = (
+        load(one.model, dtype=torch.float32),
+        AutoTokenizer.from_pretrained(one.model, trust_remote_code=False),
+    )
     kind = "translation" if one.translates else "classification"
     targets = one.targets if one.translates else (None, None)
     test, train = (
