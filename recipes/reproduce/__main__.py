@@ -53,7 +53,9 @@ def main(args: Sequence[str] | None = None) -> None:
                 work.append((wanted, one, part, _limit(part, one, options), compute))
     asked = [(one, part, limit) for _, one, part, limit, compute in work if compute]
     if asked and not options.no_forecast:
-        forecast(out, asked)
+        plain = ["control"] if "V19" in papers else []
+        untried = [name for name in (*plain, *(["speed"] if "M19" in papers else [])) if name in only]
+        forecast(out, asked, untried)
     if options.forecast:
         return
     for wanted, one, part, limit, compute in work:

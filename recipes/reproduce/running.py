@@ -77,12 +77,12 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
     return _undefined_as_nan(known) if known and known.get("finished") else None
 
 
-def forecast(out: Path, asked: list[tuple[Experiment, Part, int]]) -> float:
+def forecast(out: Path, asked: list[tuple[Experiment, Part, int]], untried: list[str]) -> float:
     """Print how long each part that is not finished will take here, by trial runs on samples; seconds of all of them.
 
-    A part that reads what another has yet to make cannot be tried, and is named.
+    untried: what else will be computed; it is named, as is a part that reads what another has yet to make.
     """
-    total, unknown = 0.0, []
+    total, unknown = 0.0, list(untried)
     for one, part, limit in asked:
         path, command = directory_of(out, one, part, limit)
         known = read_run(path)
@@ -98,7 +98,7 @@ def forecast(out: Path, asked: list[tuple[Experiment, Part, int]]) -> float:
             continue
         total += seconds
         print(f"{one.name}, {part.title}: about {duration(seconds)}", flush=True)
-    more = f", and for {'; '.join(unknown)}, which cannot be tried yet" if unknown else ""
+    more = f"; not counted, as it cannot be tried: {'; '.join(unknown)}" if unknown else ""
     print(f"Together about {duration(total)} here{more}.", flush=True)
     return total
 
