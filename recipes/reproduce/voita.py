@@ -96,7 +96,7 @@ def roles(results: Results, figures: dict[str, str]) -> str:
         "V19 measures in its own domain, with a parser's dependencies; here the dependencies are gold, but of web "
         "texts, which a translator of captions has not seen."
     )
-    return "\n\n".join([*said, how])
+    return "\n\n".join([*said, how]) + not_computed(results)
 
 
 def _role(row: Mapping[str, Any], what: str, baseline: float, least: float, theirs: tuple[str, str]) -> list[str]:
@@ -139,10 +139,11 @@ def gates(results: Results, figures: dict[str, str]) -> str:
                 rows.append([
                     name, kinds, "control: no gates", "", score(plain["score"], plain), _interval(plain, plain), "",
                 ])  # fmt: skip
+            elif found and results.experiments[name].translates:
+                rows.append([name, kinds, "control: no gates", "", "not computed", "", ""])
             for price, run in found.items():
                 stage = run["stages"][-1]
-                against = {} if plain is None else plain["against"]
-                other = next((one for key, one in against.items() if f"gates-{kinds}-{price}-" in f"{key}-"), None)
+                other = beside_control(runs, kinds, price)
                 rows.append([
                     name, kinds, price, f"{stage['left']} of {stage['of']}", score(stage["score"], run),
                     _interval(stage, run), "" if other is None else _interval(other, run),
@@ -188,6 +189,21 @@ def gated(runs: Mapping[str, Any], kinds: str) -> dict[str, Any]:
     return dict(sorted(found.items(), key=lambda one: float(one[0])))
 
 
+def beside_control(runs: Mapping[str, Any], kinds: str, price: str) -> dict[str, float] | None:
+    """The change of a gated model from the whole one that was trained as long without gates, if it was."""
+    against = runs.get(f"control-{kinds}", {"against": {}})["against"]
+    return next((one for run, one in against.items() if f"-gates-{kinds}-{price}-" in run), None)
+
+
+def not_computed(results: Results) -> str:
+    """The experiments whose roles could be measured and were not."""
+    names = [name for name, one in results.experiments.items() if one.treebank and "roles" not in results.runs[name]]
+    if not names:
+        return ""
+    how = f"`python -m recipes.reproduce --paper V19 --experiment {','.join(names)}` does it"
+    return f"\n\nNot computed here for {', '.join(names)}: {how}."
+
+
 def _interval(change: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     whole = {**run, "base": run.get("base", run.get("before"))}
     low, middle, high = (points(change[key], whole) for key in ("low", "change", "high"))
@@ -215,7 +231,7 @@ def functions(results: Results, figures: dict[str, str]) -> str:
     return (
         f"{table(columns, rows)}\n\nEncoder heads with each role, on the same sentences as above; the roles are "
         "measured again in the pruned model, not carried over. A head can have several. V19 (figure 8): the 17 heads "
-        "that remain of 48 still cover all roles."
+        f"that remain of 48 still cover all roles.{not_computed(results)}"
     )
 
 

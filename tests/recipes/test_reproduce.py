@@ -336,3 +336,52 @@ def test_a_run_of_other_weights_is_refused(written, place):
     save(model, classifier, tokenizer=word_tokenizer(WORDS))
     with pytest.raises(HeadcountError, match=r"toy-\w+-\w+ .*weights .*classifier"):
         main([*asked, "--write"])
+
+
+def gates_run(left, low, high):
+    stage = {"left": left, "of": 48, "score": 0.5, "change": (low + high) / 2, "low": low, "high": high}
+    return {**ACCURACY, "before": 0.5, "stages": [stage]}
+
+
+@pytest.mark.parametrize(
+    ("cut", "against", "said"),
+    [
+        ((10, -0.005, 0.01), None, "holds.** T: 10 of 48 heads left, -0.50 to +1.00 points, against the whole model"),
+        (
+            (10, -0.005, 0.01),
+            (-0.03, -0.02),
+            "refuted.** T: 10 of 48 heads left, -3.00 to -2.00 points, against the con",
+        ),
+        ((10, -0.02, 0.01), None, "undecided"),
+        ((11, -0.005, 0.01), None, "not measured"),
+    ],
+)
+def test_gates_are_judged_beside_a_model_that_was_trained_as_long(cut, against, said):
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.running import Results
+
+    runs = {"gates-encoder-0.01": gates_run(*cut)}
+    if against is not None:
+        low, high = against
+        runs["control-encoder"] = {"against": {"t-gates-encoder-0.01-abc": {"change": low, "low": low, "high": high}}}
+    assert f"V3. Most encoder heads can be pruned by gates: {said}" in claims(Results(runs={"T": runs}))
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"), [((0.95, 0.99), "holds"), ((0.2, 0.3), "refuted"), ((0.88, 0.93), "undecided")]
+)
+def test_roles_and_relevance_are_judged_by_intervals(ends, said):
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.running import Results
+
+    low, high = ends
+    best = {"head": "encoder.0.1", "role": "positional", "detail": "-1", "score": low, "low": low, "high": high}
+    names = [f"encoder.{layer}.{index}" for layer in range(2) for index in range(8)]
+    sides = [
+        {"heads": [{"head": head, "score": way * i} for i, head in enumerate(names)]}
+        for way in (1, 1 - 2 * (low < 0.5))
+    ]
+    runs = {"roles": {"heads": [], "best": [{**best, "baseline": 0.1}]}, "relevance": sides[0], "confidence": sides[1]}
+    page = claims(Results(runs={"T": runs}))
+    assert f"V2. The encoder has positional and syntactic heads: {said}.**" in page
+    assert f"V1. Relevant heads are confident: {'refuted' if said == 'refuted' else 'holds'}.**" in page
