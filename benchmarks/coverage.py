@@ -81,9 +81,10 @@ def constructed(size: int = 50_000) -> Iterator[Population]:
             yield Population(f"{lost:.0%} lost, {won:.0%} won", CLASSIFICATION[name], before, after)
     tokens = rng.integers(5, 40, size).astype(float)
     loss = tokens * rng.gamma(6, 0.5, size)
-    rise = tokens * np.where(rng.random(size) < 0.05, rng.exponential(0.4, size), rng.normal(0, 0.01, size))
-    before, after = (np.stack([tokens, tokens, one], axis=1) for one in (loss, loss + rise))
-    yield Population("losses that rise in 5%", LANGUAGE["perplexity"], before, after)
+    for share, nats in ((0.05, 0.4), (0.02, 1.0), (0.01, 2.0)):
+        rise = tokens * np.where(rng.random(size) < share, rng.exponential(nats, size), rng.normal(0, 0.01, size))
+        before, after = (np.stack([tokens, tokens, one], axis=1) for one in (loss, loss + rise))
+        yield Population(f"losses that rise in {share:.0%}, by {nats:g} nats", LANGUAGE["perplexity"], before, after)
 
 
 def _counted(true: np.ndarray, guess: np.ndarray) -> np.ndarray:

@@ -174,11 +174,11 @@ def right_or_wrong_population(rng, lost, won, size=20_000):
     return tuple(predicted(true, np.where(one, true, 1 - true)) for one in (correct, still))
 
 
-def losses_population(rng, size=20_000):
-    """Tokens and summed losses; the pruned model's rise now and then, by much."""
+def losses_population(rng, share=0.05, nats=0.4, size=20_000):
+    """Tokens and summed losses; the pruned model's rise in this share of texts, by this much per token on average."""
     tokens = rng.integers(5, 40, size).astype(float)
     base = tokens * rng.gamma(6, 0.5, size)
-    rise = tokens * np.where(rng.random(size) < 0.05, rng.exponential(0.4, size), rng.normal(0, 0.01, size))
+    rise = tokens * np.where(rng.random(size) < share, rng.exponential(nats, size), rng.normal(0, 0.01, size))
     return tuple(np.stack([tokens, tokens, one], axis=1) for one in (base, base + rise))
 
 
@@ -190,6 +190,7 @@ def losses_population(rng, size=20_000):
         (CLASSIFICATION["f1"], lambda rng: right_or_wrong_population(rng, 0.03, 0.01)),
         (CLASSIFICATION["matthews"], lambda rng: right_or_wrong_population(rng, 0.03, 0.0)),
         (LANGUAGE["perplexity"], losses_population),
+        (LANGUAGE["perplexity"], lambda rng: losses_population(rng, share=0.02, nats=1.0)),
     ],
 )
 @pytest.mark.parametrize("n", [30, 135, 400])

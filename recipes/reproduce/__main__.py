@@ -1,10 +1,13 @@
-"""Compute M19's tables and figures for the models at hand, and write docs/results.md and its figures.
+"""Compute M19's and V19's tables and figures for the models at hand, and write docs/results.md and its figures.
 
-    python -m recipes.reproduce --models models             # everything: about two hours on one core
+    python -m recipes.reproduce --models models             # everything
+    python -m recipes.reproduce --forecast                  # only say how long that takes here
     python -m recipes.reproduce --only curve,speed --limit 200 --sentences 64
+    python -m recipes.reproduce --paper V19 --gate-sentences 29000 --scratch 0.01
 
-Each part is a run directory under `--out`, and the same command resumes where it stopped. The page names every model or
-part that is missing; an incomplete page is written to `OUT/docs`, unless `--docs` says where.
+Before it computes, it says how long each part will take here (`headcount … --dry-run`). Each part is a run directory
+under `--out`, and the same command resumes where it stopped. The page names every model or part that is missing; an
+incomplete page is written to `OUT/docs`, unless `--docs` says where.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.asking import count, counts, in_one_sentence, place
-from recipes.reproduce.experiments import PARTS, placed, read_experiments
+from recipes.reproduce.experiments import PARTS, Experiment, Part, placed, read_experiments
 from recipes.reproduce.page import write_page
-from recipes.reproduce.running import Results, run_part
+from recipes.reproduce.running import Results, forecast, run_part
 from recipes.reproduce.speed import speed
+from recipes.reproduce.voita_parts import KINDS, control, gates_name, voita_parts
 
 from headcount.errors import HeadcountError, unknown
 
@@ -28,26 +32,53 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def main(args: Sequence[str] | None = None) -> None:
     options = arguments(args)
     experiments = read_experiments(options.experiments)
-    only = chosen("part", options.only, [*(part.name for part in PARTS), "speed"])
-    names = chosen("experiment", options.experiment, [one.name for one in experiments])
     shared, out = Path(options.shared), place(options.out)
+    v19 = voita_parts(options, out)
+    parts = {"M19": PARTS, "V19": v19}
+    known = [*(part.name for part in (*PARTS, *v19)), "control", "speed"]
+    only = chosen("part", options.only, known)
+    names = chosen("experiment", options.experiment, [one.name for one in experiments])
+    papers = chosen("paper", options.paper, list(parts))
     if not (shared / "data").is_dir():
         raise HeadcountError(f"there is no directory {shared / 'data'}; set --shared or HEADCOUNT_SHARED")
     models = [Path(options.models), shared / "models"]
-    results = Results()
+    results = Results(sizes=vars(options))
+    work: list[tuple[Experiment, Experiment, Part, int, bool]] = []
     for wanted in experiments:
         one = placed(wanted, shared / "data", models)
         results.add_experiment(wanted, found=one is not None)
-        for part in PARTS if one is not None else ():
-            if part.wanted(one):
-                compute = wanted.name in names and part.name in only and not options.write
-                limit = part.times * options.sentences if one.translates else options.limit
-                results.add(wanted, part, run_part(out, one, part, limit, compute))
+        for paper, part in ((paper, part) for paper, some in parts.items() for part in some):
+            if one is not None and part.wanted(one):
+                compute = wanted.name in names and part.name in only and paper in papers and not options.write
+                work.append((wanted, one, part, _limit(part, one, options), compute))
+    asked = [(one, part, limit) for _, one, part, limit, compute in work if compute]
+    if asked and not options.no_forecast:
+        plain = ["control"] if "V19" in papers else []
+        untried = [name for name in (*plain, *(["speed"] if "M19" in papers else [])) if name in only]
+        forecast(out, asked, untried)
+    if options.forecast:
+        return
+    for wanted, one, part, limit, compute in work:
+        results.add(wanted, part, run_part(out, one, part, limit, compute))
+    for wanted, one in dict.fromkeys((wanted, one) for wanted, one, _, _, _ in work if one.treebank and one.translates):
+        for kinds in KINDS:
+            compute = "control" in only and wanted.name in names and "V19" in papers and not options.write
+            gated = [results.runs[wanted.name].get(gates_name(kinds, price)) for price in options.prices]
+            left = [run["path"] for run in gated if run is not None]
+            control_part = Part(f"control-{kinds}", f"{kinds} heads trained without gates", lambda one: [])
+            results.add(wanted, control_part, control(out, one, kinds, options, left, compute))
     sizes = {"num_hidden_layers": options.bench_layers} if options.bench_layers else {}
-    compute = "speed" in only and not options.write and not options.experiment
+    compute = "speed" in only and "M19" in papers and not options.write and not options.experiment
     results.speed = speed(out, options.batch, options.rounds, compute, **sizes)
     whole = not results.missing and results.speed is not None
     write_page(results, place(options.docs or (ROOT / "docs" if whole else out / "docs")))
+
+
+def _limit(part: Part, one: Experiment, options: argparse.Namespace) -> int:
+    """How many examples a part takes."""
+    if part.size:
+        return int(getattr(options, part.size))
+    return part.times * options.sentences if one.translates else options.limit
 
 
 def chosen(what: str, given: str | None, known: list[str]) -> list[str]:
@@ -69,7 +100,12 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--experiments", help="a JSON list of other experiments; fields as in experiments.py")
     parser.add_argument("--out", default="reproduce", help="run directories")
     parser.add_argument("--docs", help="where to write results.md and figures/; default docs/ if nothing is missing")
-    parser.add_argument("--only", help="some parts: " + ",".join([*(part.name for part in PARTS), "speed"]))
+    parser.add_argument(
+        "--only",
+        help=f"some parts: {','.join(part.name for part in PARTS)},speed; of V19 relevance,confidence,roles,control, "
+        "gates-encoder-0.01 and others by lambda, and gates-encoder-0.01-roles",
+    )
+    parser.add_argument("--paper", help="M19 or V19; default both")
     parser.add_argument("--experiment", help="some experiments: SST-2,CoLA…")
     parser.add_argument("--limit", type=count(), default=872, help="texts to classify")
     parser.add_argument(
@@ -81,6 +117,17 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=counts, default="1,4,16", help="batch sizes of the speed test")
     parser.add_argument("--rounds", type=count(2), default=7, help="of the speed test")
     parser.add_argument("--bench-layers", type=count(), help="a smaller model in the speed test")
+    parser.add_argument(
+        "--prices", type=lambda text: text.split(","), default=["0.001", "0.003", "0.01"], help="lambdas of V19's gates"
+    )
+    parser.add_argument("--gate-sentences", type=count(), default=2000, help="training examples of the gates")
+    parser.add_argument("--gate-epochs", type=count(), default=2)
+    parser.add_argument("--gate-lr", default="3e-4", help="learning rate of the weights while gates are trained")
+    parser.add_argument("--scratch", help="a lambda; its layout is trained from random weights too (V19 table 2)")
+    parser.add_argument("--relevance-sentences", type=count(), default=200, help="for relevance and confidence")
+    parser.add_argument("--role-sentences", type=count(), default=300, help="of the treebank")
+    parser.add_argument("--forecast", action="store_true", help="say how long it will take, and stop")
+    parser.add_argument("--no-forecast", action="store_true", help="begin at once")
     parser.add_argument("--write", action="store_true", help="compute nothing, write the page from finished runs")
     return parser.parse_args(args)
 

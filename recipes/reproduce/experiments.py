@@ -17,6 +17,7 @@ class Experiment:
     data: for testing. score: other data, for scoring or choosing heads. other: out of domain.
     targets: the target files of data, score and other, in this order. options: columns and metric for the command line.
     checkpoints: a pattern, relative to the model's directory. overlaps: data and score share some texts, as published.
+    treebank: sentences with dependencies, for V19's experiments on this model.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Experiment:
     checkpoints: str | None = None
     recipe: str = ""
     overlaps: bool = False
+    treebank: str | None = None
 
     @property
     def translates(self) -> bool:
@@ -39,18 +41,24 @@ class Experiment:
         return [option, self.targets[("data", "score", "other").index(role)]] if self.targets else []
 
 
-def _multi30k(language: str, data: str, model: str, checkpoints: str, recipe: str = "") -> Experiment:
+TREEBANK = "ud/en_ewt-dev.conllu"
+
+
+def _multi30k(
+    language: str, data: str, model: str, checkpoints: str, recipe: str = "", treebank: str | None = None
+) -> Experiment:
     files = (data, "multi30k/train", "multi30k/test_2017_mscoco")
     texts, targets = ([f"{file}.{one}" for file in files] for one in ("en", language))
     return Experiment(
-        f"Multi30k en-{language}", model, *texts, targets=tuple(targets), checkpoints=checkpoints, recipe=recipe
-    )
+        f"Multi30k en-{language}", model, *texts, targets=tuple(targets), checkpoints=checkpoints, recipe=recipe,
+        treebank=treebank,
+    )  # fmt: skip
 
 
 CLASSIFY = "python -m recipes.finetune --keep last"
 COLA = ("--text", "3", "--label", "1", "--metric", "matthews")
 EXPERIMENTS = (
-    Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv"),
+    Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv", treebank=TREEBANK),
     Experiment(
         "CoLA", "cola", "cola/in_domain_dev.tsv", "cola/in_domain_train.tsv", "cola/out_of_domain_dev.tsv",
         options=COLA,
@@ -66,7 +74,7 @@ EXPERIMENTS = (
         "de", "multi30k/test_2016_flickr", "en-de/model", "../checkpoints/epoch-*",
         "python -m recipes.train_translator --train train.en train.de --val val.en val.de --out models/en-de",
     ),
-    _multi30k("fr", "multi30k/val", "multi30k-en-fr", "checkpoints/epoch-*"),
+    _multi30k("fr", "multi30k/val", "multi30k-en-fr", "checkpoints/epoch-*", treebank=TREEBANK),
 )  # fmt: skip
 
 
@@ -91,14 +99,15 @@ def placed(one: Experiment, data: Path, models: list[Path]) -> Experiment | None
     found = next((place / one.model for place in models if (place / one.model / "config.json").is_file()), None)
     if found is None:
         return None
-    other = None if one.other is None else str(data / one.other)
+    other, treebank = (None if file is None else str(data / file) for file in (one.other, one.treebank))
     targets = tuple(str(data / target) for target in one.targets)
     return replace(
-        one, model=str(found), data=str(data / one.data), score=str(data / one.score), other=other, targets=targets
-    )
+        one, model=str(found), data=str(data / one.data), score=str(data / one.score), other=other, targets=targets,
+        treebank=treebank,
+    )  # fmt: skip
 
 
-ORDERS = "gradient,oracle,random"
+ORDERS, RANDOM = "gradient,oracle,random", 10  # random orders
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,8 @@ class Part:
     """A kind of result: `command` gives the words after `headcount`, without `--limit` and `--out`.
 
     wanted: whether the experiment has the data for it. times: how many times as many sentences are translated, where
-    that is cheap and the effects are small.
+    that is cheap and the effects are small. size: the option that says how many examples, if it is another one.
+    model: the directory of the model that the command reads.
     """
 
     name: str
@@ -114,6 +124,8 @@ class Part:
     command: Callable[[Experiment], list[str]]
     wanted: Callable[[Experiment], bool] = lambda one: True
     times: int = 1
+    size: str = ""
+    model: Callable[[Experiment], str] = lambda one: one.model
 
 
 def _each(one: Experiment, role: str = "data") -> list[str]:
@@ -137,7 +149,7 @@ def _curve(one: Experiment, *more: str) -> list[str]:
 
 def _track(one: Experiment) -> list[str]:
     checkpoints = [f"{one.model}/{one.checkpoints}", one.model]
-    return ["track", *checkpoints, *_curve(one)[2:], "--step", "0.2", "--orders", "2"]
+    return ["track", *checkpoints, *_curve(one)[2:], "--step", "0.2", "--orders", str(RANDOM)]
 
 
 def _is_pair(one: Experiment) -> bool:
@@ -147,7 +159,11 @@ def _is_pair(one: Experiment) -> bool:
 PARTS = (
     Part("ablate", "one head off", _each, lambda one: not _is_pair(one), times=5),
     Part("other", "one head off, out of domain", lambda one: _each(one, "other"), lambda one: one.other is not None, 5),
-    Part("curve", "pruning curves", lambda one: _curve(one, "--methods", ORDERS)),
+    Part(
+        "curve",
+        "pruning curves",
+        lambda one: _curve(one, "--methods", ORDERS, "--order", "both", "--orders", str(RANDOM)),
+    ),
     Part("best", "all but one, chosen on the same data", _best, lambda one: not _is_pair(one)),
     Part("alone", "all but one, chosen on other data", _alone, lambda one: not _is_pair(one)),
     Part("kinds", "curves by kind", lambda one: _curve(one, "--kinds", "each"), lambda one: one.translates),

@@ -11,6 +11,7 @@ from recipes.reproduce.figures import metric_name, score, table
 from recipes.reproduce.pruning import dynamics, kinds, orders
 from recipes.reproduce.running import Results
 from recipes.reproduce.speed import speed_table
+from recipes.reproduce.voita import v19
 
 from headcount.files import write_whole
 from headcount.runs import versions
@@ -40,12 +41,14 @@ def write_page(results: Results, docs: Path) -> None:
     """Write the page and its figures; figures of an earlier page are replaced, other files are left alone."""
     figures: dict[str, str] = {}
     parts = [HEAD.format(paper=PAPER), "## Claims", claims(results), "## What was measured", _models(results)]
+    parts += ["## Which of the papers' data is not here", table(["paper", "its data or model", "here"], STAND_INS)]
     if results.missing:
         parts.append("Missing: " + "; ".join(results.missing) + ".")
     for title, (part, section) in SECTIONS.items():
         there = results.speed if part == "speed" else results.of(part)
         body = section(results, figures) if there else "Not computed here."
         parts += [f"## {title}", *([NOTES[part]] if part in NOTES else []), body]
+    parts += ["## V19", v19(results, figures)]
     parts.append(DIFFERENCES + "\n\n" + ", ".join(f"{name} {number}" for name, number in versions().items()) + ".")
     (docs / "figures").mkdir(parents=True, exist_ok=True)
     for file, picture in figures.items():
@@ -70,8 +73,26 @@ def _models(results: Results) -> str:
 
 HEAD = """# Results
 
-M19's tables and figures, computed by headcount on models that train on two cores, beside the published ones.
-`python -m recipes.reproduce` writes this page and its figures. The paper: {paper}."""
+M19's and V19's tables and figures, computed by headcount on models that train on two cores, beside the published ones.
+`python -m recipes.reproduce` writes this page and its figures; V19 has a [part of its own](#v19). M19: {paper}."""
+
+STAND_INS = (  # paper, its data or model, what is used here
+    (
+        "M19", "WMT14 en-fr, newstest, 3,000 sentences; Transformer-big, 6 + 6 layers of 16 heads",
+        "Multi30k en-fr and en-de, 1,014 and 1,000 captions; a Marian layout, 6 + 6 layers of 8 heads of 16 dimensions",
+    ),
+    (
+        "M19", "MNLI; BERT-base, 12 layers of 12 heads",
+        "SST-2, CoLA and MRPC; a MiniLM, 6 layers of 12 heads of 32 dimensions, fine-tuned",
+    ),
+    ("M19", "MTNT, MNLI mismatched, out of domain", "Multi30k's MSCOCO test set; CoLA's out-of-domain dev set"),
+    ("M19", "IWSLT14 de-en, for training dynamics", "checkpoints of the two Multi30k translators"),
+    (
+        "V19", "WMT and OpenSubtitles en-ru; Transformer-base, 6 + 6 layers of 8 heads",
+        "Multi30k en-fr, with as many layers and heads, of 16 dimensions instead of 64",
+    ),
+    ("V19", "a parser's dependencies in the domain of the model", "gold dependencies of English-EWT, web texts"),
+)  # fmt: skip
 
 DIFFERENCES = """## Where our experiments differ from the paper's
 

@@ -17,7 +17,7 @@ DYNAMICS = (
     "IWSLT14 de-en: at epochs 1 and 2 the score falls linearly with pruning, whatever the importance; the distinction "
     "emerges between epochs 2 and 10; from epoch 10, 40% can be pruned while 85-90% of BLEU is kept"
 )
-COLOURS = {"gradient": 0, "oracle": 1, "random": 6, "encoder": 0, "decoder": 2, "cross": 1}
+COLOURS = {"gradient": 0, "raw gradient": 3, "oracle": 1, "random": 6, "encoder": 0, "decoder": 2, "cross": 1}
 
 
 def kept(point: Mapping[str, Any], run: Mapping[str, Any]) -> float:
@@ -36,6 +36,23 @@ def prunable(curve: Mapping[str, Any], run: Mapping[str, Any]) -> float:
     return share
 
 
+def at_share(curve: Mapping[str, Any], share: float) -> Mapping[str, Any]:
+    """The first point with at least this share of the heads pruned (to a rounding of whole heads)."""
+    return next((one for one in curve["points"] if one["pruned"] >= share - 0.01), curve["points"][-1])
+
+
+def kept_interval(point: Mapping[str, Any], curve: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[float, float]:
+    """The 95% interval of the share of the score that a point keeps; of its inverse if lower scores are better."""
+    whole = curve["points"][0]["score"]
+    low, high = (1 + point[end] / whole for end in ("change_low", "change_high"))
+    return (low, high) if run["higher_is_better"] else (1 / high, 1 / max(low, 1e-9))
+
+
+def label(curve: Mapping[str, Any]) -> str:
+    """The order of a curve: its method, and whether scores were divided by their norm in each layer."""
+    return "raw gradient" if curve["method"] == "gradient" and not curve.get("normalized", True) else curve["method"]
+
+
 def height(curve: Mapping[str, Any], run: Mapping[str, Any]) -> float:
     """The mean share of the score that is kept over the curve, without its ends: how good an order is."""
     inner = [kept(point, run) for point in curve["points"] if 0 < point["pruned"] < 1]
@@ -43,41 +60,49 @@ def height(curve: Mapping[str, Any], run: Mapping[str, Any]) -> float:
 
 
 def orders(results: Results, figures: dict[str, str]) -> str:
-    """Curves in gradient, oracle and random order (figures 3 and 6)."""
+    """Curves by importance with and without l2 normalisation, oracle, and random orders with their band."""
     rows, pictures = [], []
+    names = ("gradient", "raw gradient", "oracle")
     for name, run in results.of("curve").items():
-        found = {curve["method"]: curve for curve in run["curves"]}
-        _draw(name, "curve", run, found, figures, pictures)
-        cells = [f"{percent(prunable(curve, run))} ({height(curve, run):.2f})" for curve in found.values()]
+        found = {label(curve): curve for curve in reversed(run["curves"])}
+        randoms = [curve for curve in run["curves"] if curve["method"] == "random"]
+        drawn = {key: found[key] for key in names if key in found} | {"random": mean_curve(randoms)}
+        _draw(name, "curve", run, drawn, figures, pictures, band=randoms)
+        some = [found[key] for key in names if key in found]
+        cells = [f"{percent(prunable(curve, run))} ({height(curve, run):.2f})" for curve in some]
+        heights = [height(curve, run) for curve in randoms]
+        band = f"{np.mean(heights):.2f} ({min(heights):.2f} to {max(heights):.2f}, {len(randoms)} orders)"
         paper = PRUNABLE.get(name, PRUNABLE["WMT"] if results.experiments[name].translates else None)
-        rows.append([name, run["n"], *cells, "" if paper is None else percent(paper)])
-    columns = ["", "n", "gradient", "oracle", "random", "M19, gradient, by eye"]
+        rows.append([name, run["n"], *cells, band, "" if paper is None else percent(paper)])
+    columns = ["", "n", "gradient", "raw gradient", "oracle", "random", "M19, gradient, by eye"]
     said = (
         f"Share of the heads that can be pruned while every step keeps {KEPT:.0%} of the score; in brackets the mean "
-        "share of the score that is kept over the whole curve."
+        "share of the score that is kept over the whole curve. Random: that mean, over orders, with the lowest and the "
+        "highest. Raw gradient: M19's importance without l2 normalisation within each layer."
     )
     why = (
         "Oracle: the order of the score's change with each head off, measured on the same number of other examples. "
         "This is mostly chance if single heads change little, and it ignores heads that stand in for each other. "
-        f"M19 found the gradient's order to be better{_exceptions(results)}. Random is one order."
+        f"M19 found the gradient's order to be better than the oracle's{_exceptions(results)}."
     )
     return f"{said}\n\n{table(columns, rows)}\n\n{why}\n\n" + "\n".join(pictures)
 
 
+def mean_curve(several: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of curves in other orders, point by point."""
+    points = zip(*(curve["points"] for curve in several), strict=True)
+    keys = ("pruned", "score", "relative")
+    return {"points": [{key: float(np.mean([point[key] for point in some])) for key in keys} for some in points]}
+
+
 def _exceptions(results: Results) -> str:
-    """Where another order keeps more of the score than the gradient's, and a possible reason."""
+    """Where the oracle's order keeps more of the score than the gradient's."""
     found = []
     for name, run in results.of("curve").items():
-        heights = {curve["method"]: height(curve, run) for curve in run["curves"]}
-        best = max(heights, key=lambda method: heights[method])
-        if best != "gradient":
-            found.append(f"{name} ({best} {heights[best]:.2f}, gradient {heights['gradient']:.2f})")
-    if not found:
-        return ", as it is here"
-    return (
-        f"; here it is not for {', '.join(found)}: importance from few examples (M19: the whole training or dev set) "
-        "may miss heads that only some sentences need"
-    )
+        heights = {label(curve): height(curve, run) for curve in run["curves"]}
+        if heights.get("oracle", 0.0) > heights["gradient"]:
+            found.append(f"{name} ({heights['oracle']:.2f}, gradient {heights['gradient']:.2f})")
+    return f"; here it is not for {', '.join(found)}" if found else ", as it is here"
 
 
 def kinds(results: Results, figures: dict[str, str]) -> str:
@@ -98,10 +123,23 @@ def kinds(results: Results, figures: dict[str, str]) -> str:
 
 
 def _draw(
-    name: str, what: str, run: dict[str, Any], found: dict[str, Any], figures: dict[str, str], pictures: list[str]
+    name: str,
+    what: str,
+    run: dict[str, Any],
+    found: dict[str, Any],
+    figures: dict[str, str],
+    pictures: list[str],
+    band: list[dict[str, Any]] | None = None,
 ) -> None:
+    """band: curves whose lowest and highest score at each point are drawn as dashed lines."""
     file = f"{file_name(name)}-{what}.svg"
-    lines = [
+    lines = []
+    if band:
+        points = list(zip(*(curve["points"] for curve in band), strict=True))
+        for end, pick in (("lowest", min), ("highest", max)):
+            edge = [(some[0]["pruned"], pick(point["score"] for point in some)) for some in points]
+            lines.append(Line(f"random, {end}", edge, COLOURS["random"], dashed=True))
+    lines += [
         Line(key, [(point["pruned"], point["score"]) for point in curve["points"]], COLOURS.get(key, 3))
         for key, curve in found.items()
     ]
@@ -164,7 +202,7 @@ def dynamics(results: Results, figures: dict[str, str]) -> str:
         picture = f"![{name}: curves of checkpoints](figures/{file})"
         said += [title, table(columns, rows), run["in_words"], picture]
     how = (
-        "Advantage: how much more of the score is kept by importance than in random order (the mean of two), mean over "
-        "the curve."
+        "Advantage: how much more of the score is kept by importance than in random order (the mean of several), mean "
+        "over the curve."
     )
     return "\n\n".join([*said, how, f"M19, {DYNAMICS}."])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import math
 import time
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import torch
 from recipes.reproduce.experiments import Experiment, Part
 
 from headcount.cli.app import call
-from headcount.errors import HeadcountError
+from headcount.errors import HeadcountError, duration
 from headcount.runs import model_signature, read_run
 from headcount.surgery import load
 
@@ -29,6 +30,7 @@ class Results:
     experiments: dict[str, Experiment] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     speed: dict[str, Any] | None = None
+    sizes: dict[str, Any] = field(default_factory=dict)
 
     def add_experiment(self, one: Experiment, found: bool) -> None:
         self.experiments[one.name] = one
@@ -59,8 +61,8 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
     """The part's `run.json`, computed first if necessary; None if there is none."""
     path, command = directory_of(out, one, part, limit)
     known = read_run(path)
-    if known is not None and known["signature"]["model"]["fingerprint"] != _weights(one.model):
-        raise HeadcountError(f"{path} is a run with other weights than {one.model} has now; remove it")
+    if known is not None and known["signature"]["model"]["fingerprint"] != _weights(part.model(one)):
+        raise HeadcountError(f"{path} is a run with other weights than {part.model(one)} has now; remove it")
     if not (known and known.get("finished")) and compute:
         begun = time.monotonic()
         print(f"{one.name}, {part.title}: headcount {' '.join(command)}", flush=True)
@@ -73,6 +75,32 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
         print(f"  done in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
         known = read_run(path)
     return _undefined_as_nan(known) if known and known.get("finished") else None
+
+
+def forecast(out: Path, asked: list[tuple[Experiment, Part, int]], untried: list[str]) -> float:
+    """Print how long each part that is not finished will take here, by trial runs on samples; seconds of all of them.
+
+    untried: what else will be computed; it is named, as is a part that reads what another has yet to make.
+    """
+    total, unknown = 0.0, list(untried)
+    for one, part, limit in asked:
+        path, command = directory_of(out, one, part, limit)
+        known = read_run(path)
+        if known and known.get("finished"):
+            continue
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(said):
+                call([*command, "--dry-run", "--json"])
+            seconds = float(json.loads(said.getvalue())["seconds"])
+        except (HeadcountError, ValueError, KeyError):
+            unknown.append(f"{one.name}, {part.title}")
+            continue
+        total += seconds
+        print(f"{one.name}, {part.title}: about {duration(seconds)}", flush=True)
+    more = f"; not counted, as it cannot be tried: {'; '.join(unknown)}" if unknown else ""
+    print(f"Together about {duration(total)} here{more}.", flush=True)
+    return total
 
 
 @cache

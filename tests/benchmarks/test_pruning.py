@@ -226,3 +226,21 @@ def test_promises_are_judged_by_the_true_drop_of_the_population():
     assert "600 selection examples cannot show a drop of at most 0.1 points" in row_of(
         {"name": "", "metric": "", **nothing}
     )
+
+
+def test_promises_measure_the_cuts_of_the_search_and_keep_them(benchmark, monkeypatch, tmp_path):
+    from argparse import Namespace
+
+    from benchmarks.pruning import promises
+
+    data = benchmark.data
+    monkeypatch.setattr(promises, "read", lambda key, models, **options: data)
+    monkeypatch.setattr(promises, "where", lambda key, models: tmp_path)
+    asked = {"metric": None, "models": None, "score": 8, "limit": None, "step": 0.25, "most": 0.5}
+    options = Namespace(statistics=tmp_path / "statistics", **asked)
+    found = promises.path_of("sst2", options)
+    assert sorted(found) == [0.0, 0.25, 0.5]
+    assert (found[0.0] == evaluate(data.model, data.test).of()).all()
+    monkeypatch.setattr(promises, "read", None)  # what is kept is not measured again
+    again = promises.path_of("sst2", options)
+    assert all((again[share] == found[share]).all() for share in found)

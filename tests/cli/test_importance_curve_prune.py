@@ -103,6 +103,22 @@ def test_curve(headcount, place, tmp_path):
     assert "50%" in headcount(*ask, "--step", "0.5").out
 
 
+def test_curves_by_raw_and_normalised_scores_and_in_several_random_orders(headcount, place, tmp_path):
+    ask = ("curve", place / "classifier", "--score-data", place / "train.tsv", "--data", place / "dev.tsv")
+    ask = (*ask, "--methods", "gradient,fisher,random", "--step", "0.25")
+    run = tmp_path / "run"
+    found = answer(headcount(*ask, "--order", "both", "--orders", "3", "--out", run, "--json"))["curves"]
+    ways = [(one["method"], one["normalized"]) for one in found]
+    assert ways == [("gradient", True), ("gradient", False), ("fisher", False), *[("random", False)] * 3]
+    assert len({tuple(one["points"][1]["removed"]) for one in found[-3:]}) > 1
+    assert headcount("report", run, "--out", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "gradient, raw" in page
+    assert "gradient, raw" in headcount(*ask, "--order", "both").out
+    raw = answer(headcount(*ask, "--order", "raw", "--json"))["curves"]
+    assert raw[0]["points"] == found[1]["points"]
+
+
 def test_curve_of_each_kind(headcount, place):
     data = ("--data", place / "dev.en", "--target-data", place / "dev.fr", "--metric", "loss")
     scoring = ("--score-data", place / "train.en", "--score-target-data", place / "train.fr")

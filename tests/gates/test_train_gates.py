@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
 from headcount.bench import count_flops, unit_flops
 from headcount.errors import BadData, HeadcountError, RunConflict
-from headcount.gates import Gating, gate_training
+from headcount.gates import GateStage, Gating, gate_training
 from headcount.gates.gate_training import GateTraining
 from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.intervene import masked
@@ -259,6 +259,17 @@ def test_a_path_goes_on_from_stage_to_stage_and_tells_what_is_left():
     assert all(sum(stage.roles.values()) == stage.left for stage in gated.stages)
     assert gated.stages[0].notes[-1]["open"] > gated.stages[1].notes[-1]["open"]
     assert "heads-8: 8 of 24 gated heads left" in gated.report("there")
+
+
+@pytest.mark.parametrize(("opened", "advice"), [(11.0, "higher"), (1.2, "lower"), (4.3, None)])
+def test_a_missed_target_is_said_with_the_rate_that_would_reach_it(opened, advice):
+    counts = {"left": 4, "of": 12, "left_by_site": {"encoder.0": 4}}
+    stage = GateStage(0.1, 4, (), **counts, score=1, change=0, low=0, high=0, decided=1, open_before=opened)
+    if advice is None:
+        assert stage.remark == ""
+    else:
+        assert f"{opened:.1f} gates" in stage.remark
+        assert f"{advice} learning rate" in stage.remark
 
 
 @pytest.mark.parametrize("notes", [50, 2])

@@ -13,6 +13,15 @@ from toy_jobs import WORDS, sentences
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 8}  # short outputs
 
 
+def tree(text):
+    """A sentence of CoNLL-U in which every word but the first is the object of the first."""
+    words = text.split()
+    rows = [
+        f"{i}\t{word}\t_\t_\t_\t_\t{int(i > 1)}\t{'obj' if i > 1 else 'root'}\t_\t_" for i, word in enumerate(words, 1)
+    ]
+    return f"# text = {text}\n" + "\n".join(rows) + "\n\n"
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A directory like the shared one, with a toy classifier, a toy translator of two checkpoints, and their data."""
@@ -30,11 +39,13 @@ def place(tmp_path_factory):
         (root / "data" / f"{name}.tsv").write_text("".join(rows))
         (root / "data" / f"{name}.en").write_text("".join(f"{text}\n" for text in texts))
         (root / "data" / f"{name}.fr").write_text("".join(f"{text} le\n" for text in texts))
+    (root / "data" / "trees.conllu").write_text("".join(tree(text) for text in sentences(3, 12)))
     toys = [
         {"name": "Toy", "model": "classifier", "data": "dev.tsv", "score": "train.tsv", "other": "other.tsv"},
         {
             "name": "Toy en-fr", "model": "translator", "data": "dev.en", "score": "train.en",
             "targets": ["dev.fr", "train.fr"], "checkpoints": "../epochs/epoch-*", "options": ["--metric", "chrf"],
+            "treebank": "trees.conllu",
         },
         {"name": "Absent", "model": "absent", "data": "dev.tsv", "score": "train.tsv", "recipe": "make absent"},
     ]  # fmt: skip
@@ -49,7 +60,8 @@ def written(place, tmp_path_factory):
     out = tmp_path_factory.mktemp("results")
     files = ["--shared", str(place), "--experiments", str(place / "experiments.json"), "--out", str(out / "runs")]
     sizes = ["--limit", "6", "--sentences", "3", "--batch", "1", "--rounds", "6", "--bench-layers", "1"]
-    asked = [*files, *sizes, "--docs", str(out / "docs")]
+    gates = ["--prices", "0.01", "--gate-sentences", "12", "--gate-epochs", "1", "--role-sentences", "12"]
+    asked = [*files, *sizes, *gates, "--relevance-sentences", "4", "--no-forecast", "--docs", str(out / "docs")]
     main(asked)
     return out, asked
 
@@ -57,8 +69,8 @@ def written(place, tmp_path_factory):
 def test_every_section_is_there_with_numbers_of_the_runs(written):
     out, _ = written
     page = (out / "docs" / "results.md").read_text()
-    assert page.count("\n## ") == 10
-    assert "Not computed" not in page
+    assert page.count("\n## ") == 12
+    assert page.count("Not computed") == 1  # from scratch
     runs = {path.parent.name: json.loads(path.read_text()) for path in (out / "runs").glob("*/run.json")}
     kinds = {
         "toy-ablate",
@@ -68,16 +80,37 @@ def test_every_section_is_there_with_numbers_of_the_runs(written):
         "toy-alone",
         "toy-en-fr-kinds",
         "toy-en-fr-track",
+        "toy-en-fr-relevance",
+        "toy-en-fr-gates-encoder-0.01",
+        "toy-en-fr-gates-all-0.01-roles",
         "speed",
     }
     assert kinds <= {name.rpartition("-")[0] for name in runs}
+    gated = next(run for name, run in runs.items() if name.startswith("toy-en-fr-gates-all-0.01-") and "stages" in run)
+    assert f"| Toy en-fr | all | 0.01 | {gated['left']} of {gated['stages'][0]['of']} |" in page
+    trained = next(run for name, run in runs.items() if name.startswith("toy-en-fr-control-all"))
+    assert [key.rpartition("-")[0] for key in trained["against"]] == ["toy-en-fr-gates-all-0.01"]
+    assert f"control: no gates |  | {trained['score']:.2f} |" in page
     ablated = next(run for name, run in runs.items() if name.startswith("toy-ablate"))
     assert f"| Toy | 6 | accuracy {ablated['base']:.3f} | 8 |" in page
     tracked = next(run for name, run in runs.items() if name.startswith("toy-en-fr-track"))
     assert [one["name"] for one in tracked["checkpoints"]] == ["epoch-1", "epoch-2", "translator"]
     assert tracked["in_words"] in page
-    for number in range(1, 7):
-        assert f"**C{number}. " in page
+    for number in (*(f"C{n}" for n in range(1, 7)), "V1", "V2", "V3"):
+        assert f"**{number}. " in page
+
+
+def test_how_long_it_takes_is_said_before_anything_is_computed(written, tmp_path, capsys):
+    from recipes.reproduce.__main__ import main
+
+    files = written[1][:6]
+    assert "--out" in files
+    asked = [*files[: files.index("--out")], "--out", str(tmp_path / "runs"), "--only", "ablate", "--limit", "6"]
+    main([*asked, "--forecast", "--experiment", "Toy"])
+    said = capsys.readouterr().out
+    assert "Toy, one head off: about " in said
+    assert "Together about " in said
+    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_what_is_missing_is_said_by_name(written):
@@ -91,7 +124,7 @@ def test_figures_are_drawings_that_the_page_shows(written):
     out, _ = written
     page = (out / "docs" / "results.md").read_text()
     files = list((out / "docs" / "figures").iterdir())
-    assert len(files) == 7
+    assert len(files) == 8
     for file in files:
         assert f"(figures/{file.name})" in page
         assert minidom.parse(str(file)).documentElement.tagName == "svg"
@@ -154,39 +187,59 @@ def test_better_and_points_are_those_of_the_runs_metric():
     assert (score(4.0, run), score(34.056, {**ACCURACY, "points": 1.0})) == ("4.000", "34.06")
 
 
+def shot(name, low, high, best_random):
+    """A checkpoint with 60% of its heads pruned: by importance (an interval), and in random orders (the highest)."""
+    points = [("gradient", low, high), ("random", 0.0, best_random)]
+    steps = [{"method": method, "pruned": 0.6, "low": a, "high": b} for method, a, b in points]
+    return {"name": name, "points": steps, "importance": {"h": name}}
+
+
+DISTINCT, NOT, OPEN = (0.7, 0.9, 0.6), (0.2, 0.5, 0.6), (0.5, 0.8, 0.6)
+
+
 @pytest.mark.parametrize(
-    ("gains", "said"),
+    ("states", "said"),
     [
-        ([0.0, 0.1, 0.1], "C5. The distinction emerges early in training: holds.** T: first distinct at 1"),
-        ([0.2, 0.1, 0.1], "C5. The distinction emerges early in training: does not hold"),
-        ([0.0, 0.0, 0.1], "C5. The distinction emerges early in training: does not hold"),
-        ([], "C5. The distinction emerges early in training: not measured"),
+        ([NOT, DISTINCT, DISTINCT], "holds.** T: 0 not, 1 distinct, 2 distinct"),
+        ([DISTINCT, DISTINCT, DISTINCT], "refuted"),
+        ([NOT, NOT, DISTINCT], "refuted"),
+        ([OPEN, DISTINCT, DISTINCT], "undecided"),
+        ([NOT, OPEN, DISTINCT], "undecided"),
+        ([], "not measured"),
     ],
 )
-def test_claims_follow_their_rules(gains, said):
+def test_the_distinction_in_training_is_decided_by_intervals_and_all_random_orders(states, said):
     from recipes.reproduce.claims import claims
     from recipes.reproduce.running import Results
 
-    shots = [{"name": str(place), "advantage": gain, "importance": {"h": place}} for place, gain in enumerate(gains)]
-    runs = {"T": {"track": {"checkpoints": shots}}} if gains else {}
-    assert said in claims(Results(runs=runs))
+    shots = [shot(str(place), *state) for place, state in enumerate(states)]
+    runs = {"T": {"track": {**ACCURACY, "checkpoints": shots}}} if states else {}
+    assert f"C5. The distinction emerges early in training: {said}" in claims(Results(runs=runs))
 
 
-def test_cross_attention_is_judged_by_its_own_curve():
+def curve(*kept, width=0.01, **more):
+    """A curve of ten heads whose points keep these shares of a score of 0.5, with intervals of this half-width."""
+    points = [
+        {
+            "pruned": i / 10, "relative": left, "score": 0.5 * left, "removed": list(range(i)),
+            "change_low": 0.5 * (left - 1 - width), "change_high": 0.5 * (left - 1 + width),
+        }
+        for i, left in enumerate(kept)
+    ]  # fmt: skip
+    return {"points": points, **more}
+
+
+def test_cross_attention_is_judged_by_its_own_interval():
     from recipes.reproduce.claims import claims
     from recipes.reproduce.running import Results
 
     def kinds(cross):
-        return {
-            **ACCURACY,
-            "curves": [
-                {"kind": kind, "points": [{"pruned": 0.5, "relative": left}]}
-                for kind, left in (("encoder", 0.5), ("decoder", 0.6), ("cross", cross))
-            ],
-        }
+        levels = (("encoder", 0.5), ("decoder", 0.6), ("cross", cross))
+        return {**ACCURACY, "curves": [curve(1, *[left] * 10, kind=kind) for kind, left in levels]}
 
-    page = claims(Results(runs={"A": {"kinds": kinds(0.4)}, "B": {"kinds": kinds(0.7)}}))
-    assert "C4. Cross-attention is the most sensitive: holds for A; not for B.**" in page
+    runs = {name: {"kinds": kinds(cross)} for name, cross in (("A", 0.4), ("B", 0.7), ("C", 0.49))}
+    page = claims(Results(runs=runs))
+    assert "C4. Cross-attention is the most sensitive: holds for A; refuted for B; undecided for C.**" in page
 
 
 def heads(*pairs):
@@ -205,47 +258,59 @@ def heads(*pairs):
     return {**ACCURACY, "heads": rows}
 
 
-def test_one_by_one_is_judged_by_significant_losses_alone():
-    from recipes.reproduce.ablation import counted
+def test_heads_and_layers_are_counted_where_the_interval_shows_something():
+    """Intervals of `heads` are 1 point to either side: a change of 0 is within a point, of -1 is not shown to be."""
+    from recipes.reproduce.ablation import counted, lost
     from recipes.reproduce.claims import claims
     from recipes.reproduce.running import Results
 
-    good = heads((-0.1, 0.001), (0.1, 0.001), (0.2, 0.009), (-0.1, 0.2))  # gains are no losses
+    good = heads((0.0, 0.5), (0.1, 0.001), (0.2, 0.009), (-0.1, 0.2))
     bad = heads((-0.1, 0.001), (-0.1, 0.002), (-0.2, 0.009), (0.1, 0.2))
-    page = claims(Results(runs={"A": {"ablate": good}, "B": {"ablate": bad}}))
-    assert "C1. Most heads can be removed one by one: holds for A; not for B.**" in page
-    assert "A: 75% of 4 heads, ± 1.00 points; B: 25% of 4 heads" in page
-    assert counted(good) == {"heads": 4, "significant": 3, "better": 2, "holm": 2}
-
-
-def test_layers_are_judged_by_significant_losses_alone():
-    from recipes.reproduce.ablation import lost
-    from recipes.reproduce.claims import claims
-    from recipes.reproduce.running import Results
-
-    def layers(*pairs):
-        rows = heads(*pairs)["heads"]
-        return {**ACCURACY, "layers": rows}
-
-    good, bad = layers((-0.1, 0.001), (0.1, 0.001)), layers((-0.1, 0.001), (-0.1, 0.002), (0.1, 0.5))
-    page = claims(Results(runs={"A": {"alone": good}, "B": {"alone": bad}}))
-    assert "C2. Layers can be reduced to one head: holds for A; not for B.**" in page
-    assert [row["change"] for row in lost(bad, "layers")] == [-0.1, -0.1]
+    unclear = heads((-0.01, 0.3), (-0.01, 0.3), (0.1, 0.2))
+    runs = {"A": good, "B": bad, "C": unclear}
+    page = claims(Results(runs={name: {"ablate": run} for name, run in runs.items()}))
+    assert "C1. Most heads can be removed one by one: holds for A; refuted for B; undecided for C.**" in page
+    assert "A: 3 of 4 heads shown within 1 point, 1 shown to lose more; B: 1 of 4" in page
+    layers = {name: {"alone": {**ACCURACY, "layers": run["heads"]}} for name, run in runs.items()}
+    assert "C2. Layers can be reduced to one head: holds for A; refuted for B; undecided" in claims(
+        Results(runs=layers)
+    )
+    assert counted(good) == {"heads": 4, "significant": 2, "better": 2, "holm": 1}
+    assert [row["change"] for row in lost(layers["B"]["alone"], "layers")] == [-0.1, -0.1, -0.2]
+    inverse = {**heads((0.1, 0.001), (0.1, 0.2)), **PERPLEXITY}  # a rise of 0.1 of 4 is 2.5 points for the worse
+    assert "C1. Most heads can be removed one by one: refuted" in claims(Results(runs={"P": {"ablate": inverse}}))
 
 
 def test_a_fifth_of_the_heads_and_the_whole_interval_of_the_speed():
     from recipes.reproduce.claims import claims
     from recipes.reproduce.running import Results
 
-    def curve(*kept):
-        points = [{"pruned": i / 10, "relative": left, "removed": list(range(i))} for i, left in enumerate(kept)]
-        return {**ACCURACY, "curves": [{"method": "gradient", "points": points}]}
+    levels = {"A": 0.97, "B": 0.9, "C": 0.955}
+    runs = {
+        name: {"curve": {**ACCURACY, "curves": [curve(1, 0.98, left, *[0.5] * 8, method="gradient")]}}
+        for name, left in levels.items()
+    }
+    rows = [(1, 1.2, 0.99, 1.4), (4, 1.1, 1.01, 1.2), (16, 0.9, 0.8, 0.95)]
+    speed = {"rows": [dict(zip(("batch", "speedup", "low", "high"), row, strict=True)) for row in rows]}
+    page = claims(Results(runs=runs, speed=speed))
+    assert "C3. 20-60% of the heads can be pruned: holds for A; refuted for B; undecided for C.** A: with 20%" in page
+    assert "holds for batch 4; refuted for batch 16; undecided for batch 1.** batch 1: +20.0% (-1.0% to +40.0%)" in page
 
-    enough, short = curve(1, 0.96, 0.95, *[0.5] * 8), curve(1, 0.96, 0.94, *[0.5] * 8)
-    speed = {"rows": [{"batch": 1, "speedup": 1.2, "low": 0.99}, {"batch": 4, "speedup": 1.1, "low": 1.01}]}
-    page = claims(Results(runs={"A": {"curve": enough}, "B": {"curve": short}}, speed=speed))
-    assert "C3. 20-60% of the heads can be pruned: holds for A; not for B.** A: 20.0% (2 of 10 heads); B: 10.0%" in page
-    assert "C6. Pruned models are faster: holds for batch 4; not for batch 1.** batch 1: +20.0%; batch 4" in page
+
+def test_random_orders_are_averaged_and_their_band_is_told():
+    from recipes.reproduce.experiments import Experiment
+    from recipes.reproduce.pruning import mean_curve, orders
+    from recipes.reproduce.running import Results
+
+    randoms = [curve(1, *[left] * 10, method="random", normalized=False) for left in (0.5, 0.7)]
+    assert mean_curve(randoms)["points"][3]["score"] == pytest.approx(0.3)
+    levels = ((0.9, "gradient", True), (0.95, "gradient", False), (0.8, "oracle", False))
+    several = [curve(1, *[left] * 10, method=method, normalized=way) for left, method, way in levels]
+    run = {**ACCURACY, "n": 9, "curves": [*several, *randoms]}
+    results = Results(runs={"A": {"curve": run}}, experiments={"A": Experiment("A", "m", "d", "s")})
+    page = orders(results, figures := {})
+    assert "| A | 9 | 0% (0.90) | 100% (0.95) | 0% (0.80) | 0.60 (0.50 to 0.70, 2 orders) |" in page
+    assert "raw gradient" in figures["a-curve.svg"]
 
 
 def test_the_last_checkpoint_counts_once_and_the_largest_head_can_be_left_out():
@@ -271,3 +336,52 @@ def test_a_run_of_other_weights_is_refused(written, place):
     save(model, classifier, tokenizer=word_tokenizer(WORDS))
     with pytest.raises(HeadcountError, match=r"toy-\w+-\w+ .*weights .*classifier"):
         main([*asked, "--write"])
+
+
+def gates_run(left, low, high):
+    stage = {"left": left, "of": 48, "score": 0.5, "change": (low + high) / 2, "low": low, "high": high}
+    return {**ACCURACY, "before": 0.5, "stages": [stage]}
+
+
+@pytest.mark.parametrize(
+    ("cut", "against", "said"),
+    [
+        ((10, -0.005, 0.01), None, "holds.** T: 10 of 48 heads left, -0.50 to +1.00 points, against the whole model"),
+        (
+            (10, -0.005, 0.01),
+            (-0.03, -0.02),
+            "refuted.** T: 10 of 48 heads left, -3.00 to -2.00 points, against the con",
+        ),
+        ((10, -0.02, 0.01), None, "undecided"),
+        ((11, -0.005, 0.01), None, "not measured"),
+    ],
+)
+def test_gates_are_judged_beside_a_model_that_was_trained_as_long(cut, against, said):
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.running import Results
+
+    runs = {"gates-encoder-0.01": gates_run(*cut)}
+    if against is not None:
+        low, high = against
+        runs["control-encoder"] = {"against": {"t-gates-encoder-0.01-abc": {"change": low, "low": low, "high": high}}}
+    assert f"V3. Most encoder heads can be pruned by gates: {said}" in claims(Results(runs={"T": runs}))
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"), [((0.95, 0.99), "holds"), ((0.2, 0.3), "refuted"), ((0.88, 0.93), "undecided")]
+)
+def test_roles_and_relevance_are_judged_by_intervals(ends, said):
+    from recipes.reproduce.claims import claims
+    from recipes.reproduce.running import Results
+
+    low, high = ends
+    best = {"head": "encoder.0.1", "role": "positional", "detail": "-1", "score": low, "low": low, "high": high}
+    names = [f"encoder.{layer}.{index}" for layer in range(2) for index in range(8)]
+    sides = [
+        {"heads": [{"head": head, "score": way * i} for i, head in enumerate(names)]}
+        for way in (1, 1 - 2 * (low < 0.5))
+    ]
+    runs = {"roles": {"heads": [], "best": [{**best, "baseline": 0.1}]}, "relevance": sides[0], "confidence": sides[1]}
+    page = claims(Results(runs={"T": runs}))
+    assert f"V2. The encoder has positional and syntactic heads: {said}.**" in page
+    assert f"V1. Relevant heads are confident: {'refuted' if said == 'refuted' else 'holds'}.**" in page

@@ -5,7 +5,7 @@ import torch
 
 from headcount import remove
 from headcount.roles import Thresholds, find_roles
-from planted_roles import PLANTED, decoder, encoder, sentences
+from planted_roles import PLANTED, RARE, decoder, encoder, sentences
 
 FEW = Thresholds(frequent=48)  # verbs, nouns and fillers
 
@@ -36,6 +36,21 @@ def test_planted_roles_are_found_and_no_other(planted, data, kernel):
         assert role.baseline < 0.5
     said = [remark for remark in roles.remarks if remark.startswith(f"{kernel} ")]
     assert len(said) == (kernel == "sdpa")  # sdpa gives no attention maps
+
+
+def test_frequencies_of_other_texts_say_which_word_is_rare(planted, data):
+    """Where the planted words are as frequent as any, the head that points at them points at nothing rare."""
+    model, tokenizer = planted
+    roles = find_roles(model, data, tokenizer, thresholds=Thresholds(frequent=0))
+    best = {role.detail: role for role in roles.best if role.role == "rare"}
+    assert str(best["rarest"].head) == "encoder.0.2"
+    assert best["two rarest"].score >= best["rarest"].score
+    assert best["two rarest"].baseline > best["rarest"].baseline
+    often = [{"text": " ".join(RARE)}] * 500
+    other = find_roles(model, data, tokenizer, thresholds=Thresholds(frequent=0), frequencies=often)
+    scores = {str(role.head): role.score for role in other.best if role.role == "rare" and role.detail == "rarest"}
+    assert "encoder.0.2" not in scores
+    assert other.signature["frequencies"] != roles.signature["frequencies"]
 
 
 def test_what_is_left_keeps_its_role(planted, data):

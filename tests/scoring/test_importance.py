@@ -40,6 +40,16 @@ def test_normalised_per_layer_and_kind():
     assert scores.order() == sorted(shares, key=lambda head: (shares[head], scores.heads.index(head)))
 
 
+def test_the_order_can_be_that_of_raw_or_normalised_scores():
+    build, make = JOBS["translator"]
+    model, task = build(), make(n=6)
+    raw, own = importance(model, task, normalize=False), importance(model, task)
+    assert (raw.raw == own.raw).all()
+    assert raw.order() == sorted(raw.heads, key=lambda head: (raw[head], raw.heads.index(head)))
+    assert raw.order() != own.order()
+    assert importance(model, task, "fisher", normalize=True).normalize
+
+
 def test_oracle_is_the_drop_of_single_ablation(model):
     task = classification(n=16)
     outcomes = evaluate(model, task, [(), *([head] for head in anatomy(model).heads)])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, get_args
+from dataclasses import replace
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -27,6 +28,15 @@ def curve(
         str | None, typer.Option("--kinds", help="encoder,cross… one curve each; `each`: all kinds.")
     ] = None,
     keep_at_least: Annotated[int, typer.Option("--keep-at-least", min=0, help="Heads to keep in every site.")] = 0,
+    order: Annotated[
+        Literal["normalized", "raw", "both"] | None,
+        typer.Option(
+            "--order",
+            help="Divide scores by their norm in each layer (M19's gradient, the default there), or not; both: a curve "
+            "of each for gradient.",
+        ),
+    ] = None,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="How many random orders, a curve each.")] = 1,
     reestimate: Annotated[
         bool, typer.Option("--reestimate", help="Score the remaining heads again after each step.")
     ] = False,
@@ -64,14 +74,19 @@ def curve(
     task, remarks = resolve_overlap(scoring.keys(), task, "the score data", overlap)
     settings: dict[str, Any] = {
         "methods": names, "step": step, "kinds": chosen, "keep_at_least": keep_at_least, "reestimate": reestimate,
-        "overlap": overlap,
+        "overlap": overlap, "order": order, "orders": orders,
     }  # fmt: skip
     with run_of(setup, "curve", model, [scoring, task], **settings) as run:
         scores = []
         for name in names:
             with progress(f"scoring by {name}") as bar:
-                options: dict[str, Any] = {"seed": setup.seed} if name == "random" else {}
-                scores.append(score(model, scoring, name, run=run.directory, progress=bar, **options))
+                if name == "random":
+                    scores += [score(model, scoring, name, seed=setup.seed + place) for place in range(orders)]
+                    continue
+                found_scores = score(model, scoring, name, run=run.directory, progress=bar)
+                own = found_scores.normalize
+                ways = {None: [own], "both": [True, False] if own else [False]}.get(order, [order == "normalized"])
+                scores += [replace(found_scores, normalize=way) for way in ways]
         with progress("pruning") as bar:
             curves = pruning_curve(
                 model, task, scores, step, chosen, keep_at_least=keep_at_least, reestimate=reestimate,
@@ -95,7 +110,12 @@ def curve(
 def _print(result: dict[str, Any], metric: Any) -> None:
     from headcount.cli.console import console, number, print_table
 
-    names = [f"{one['method']}{', ' + one['kind'] if one['kind'] else ''}" for one in result["curves"]]
+    ways = {(one["method"], one["normalized"]) for one in result["curves"]}
+    names = []
+    for one in result["curves"]:
+        way = ", normalized" if one["normalized"] else ", raw"
+        both = {(one["method"], True), (one["method"], False)} <= ways
+        names.append(f"{one['method']}{way if both else ''}{', ' + one['kind'] if one['kind'] else ''}")
     rows = []
     shares = sorted({round(point["pruned"], 9) for one in result["curves"] for point in one["points"]})
     for share in shares:

@@ -31,6 +31,10 @@ def roles(
     syntactic: Annotated[float, option("--syntactic", help="Accuracy above that of the usual position.")] = 0.1,
     rare: Annotated[float, option("--rare", help="Share of tokens whose focus is the rarest token.")] = 0.5,
     idle: Annotated[float, option("--idle", help="Mean weight on the first token, or on separators.")] = 0.5,
+    frequencies: Annotated[
+        str | None,
+        option("--frequencies", help="Texts to count tokens in, such as training data; by default --data."),
+    ] = None,
     frequent: Annotated[int, option("--frequent", help="How many of the most frequent tokens are never rare.")] = 500,
     induction: Annotated[
         float, option("--induction", panel=LANGUAGE, help="Mean weight on the token after the last occurrence.")
@@ -64,7 +68,7 @@ def roles(
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
     from headcount.cli.model_loading import load_model
-    from headcount.roles import Thresholds, find_roles
+    from headcount.roles import Sentences, Thresholds, find_roles
 
     limits = Thresholds(
         positional, syntactic, rare, idle, frequent,
@@ -72,7 +76,10 @@ def roles(
     )  # fmt: skip
     asked = listed(relations)
     if data is None:
-        about_data = {"--relations": asked, "--parser": parser, "--limit": setup.limit, "--dry-run": setup.dry_run}
+        about_data = {
+            "--relations": asked, "--parser": parser, "--frequencies": frequencies, "--limit": setup.limit,
+            "--dry-run": setup.dry_run,
+        }  # fmt: skip
         for name, value in about_data.items():
             if value:
                 raise typer.BadParameter(f"{name} is for --data; without it, roles are found on random tokens")
@@ -82,7 +89,11 @@ def roles(
         sentences = setup.load_task(data, tokenizer, model)
     elif data is not None:
         sentences = _sentences(setup, data, asked, parser)
-    settings = {"relations": asked, "thresholds": vars(limits), "max_length": setup.max_length}
+    counted_in = None if frequencies is None else Sentences.of(frequencies, parser=False)
+    settings = {
+        "relations": asked, "thresholds": vars(limits), "max_length": setup.max_length,
+        "frequencies": None if counted_in is None else counted_in.signature(),
+    }  # fmt: skip
     with run_of(setup, "roles", model, [] if sentences is None else [sentences], **settings) as run:
         with progress("reading attention") as bar:
             found = find_roles(
@@ -91,6 +102,7 @@ def roles(
                 tokenizer,
                 relations=asked,
                 thresholds=limits,
+                frequencies=counted_in,
                 max_length=setup.max_length,
                 seed=setup.seed,
                 run=run.directory,

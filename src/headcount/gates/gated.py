@@ -75,9 +75,10 @@ class GateStage:
     def remark(self) -> str:
         """What the user should know about this stage, if anything."""
         if self.target is not None and abs(self.open_before - self.target) > max(1.0, MISSED * self.target):
+            rate = "higher" if self.open_before > self.target else "lower"
             return (
                 f"{self.name}: {self.open_before:.1f} gates were expected to be open before the cut to {self.target}, "
-                "so the cut decided what training did not; train longer, or with a lower learning rate of the gates."
+                f"so the cut decided what training did not; train longer, or with a {rate} learning rate of the gates."
             )
         if self.went_back_to is None:
             return ""

@@ -57,7 +57,7 @@ class Point:
 class Curve(Shown):
     """Heads removed step by step in one order; kind None means all kinds together.
 
-    remarks: what the user should know about the data.
+    remarks: what the user should know about the data. normalized: the order is that of normalised scores (M19).
     """
 
     method: str
@@ -67,6 +67,7 @@ class Curve(Shown):
     reestimated: bool = False
     signature: dict[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    normalized: bool = False
 
     def __repr__(self) -> str:
         first, last = self.points[0], self.points[-1]
@@ -86,7 +87,8 @@ class Curve(Shown):
             {**{name: getattr(point, name) for name in names}, "removed": [str(head) for head in point.removed]}
             for point in self.points
         ]
-        return {"method": self.method, "kind": self.kind, "reestimated": self.reestimated, "points": points}
+        order = {name: getattr(self, name) for name in ("method", "kind", "reestimated", "normalized")}
+        return {**order, "points": points}
 
 
 class Curves(Shown, list[Curve]):
@@ -164,7 +166,9 @@ def pruning_curve(
             removal = _Removal(model, one, score_task if reestimate else None, kind, keep_at_least, choices)
             points = _points(removal, task, base, step, kept, _part(progress, place, len(lines)))
             signed = {**signature, "scores": one.signature}
-            curves.append(Curve(one.method, kind, points, task.metric, reestimate, signed, tuple(remarks)))
+            curves.append(
+                Curve(one.method, kind, points, task.metric, reestimate, signed, tuple(remarks), one.normalize)
+            )
     return curves[0] if isinstance(scores, Scores) and kinds is None else curves
 
 
@@ -222,7 +226,8 @@ class _Removal:
     def _choose(self, count: int) -> list[Head]:
         if self.score_task is not None and self.removed:
             options = self.scores.signature.get("options", {})
-            self.scores = importance(self.model, self.score_task, self.scores.method, **options)
+            method, normalize = self.scores.method, self.scores.normalize
+            self.scores = importance(self.model, self.score_task, method, normalize=normalize, **options)
         return [*self.removed, *self._candidates()[: count - len(self.removed)]]
 
     def _candidates(self) -> list[Head]:

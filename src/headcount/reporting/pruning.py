@@ -58,8 +58,9 @@ def _curves(run: RunRecord, cut: RunRecord | None) -> Markup:
 
 
 def curve_name(one: dict[str, Any]) -> str:
-    """`gradient`, `oracle, cross`."""
-    return ", ".join(str(part) for part in (one.get("method"), one.get("kind")) if part)
+    """`gradient`, `gradient, raw` if its scores are not normalised as M19's are, `oracle, cross`."""
+    raw = "raw" if one.get("method") == "gradient" and one.get("normalized") is False else None
+    return ", ".join(str(part) for part in (one.get("method"), raw, one.get("kind")) if part)
 
 
 def _dot(run: RunRecord, point: dict[str, Any], name: str) -> Dot | None:

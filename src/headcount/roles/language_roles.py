@@ -151,7 +151,7 @@ class ProbeMeasure:
     details: ClassVar[tuple[str, ...]]
     paper: ClassVar[str]
 
-    def holds(self, score: float, baseline: float) -> bool:
+    def holds(self, score: float, baseline: float, detail: str) -> bool:
         return score >= max(self.threshold, baseline)
 
     def count(self, view: AttentionView) -> Counted | None:

@@ -42,7 +42,7 @@ class Measure(Protocol):
     @property
     def paper(self) -> str: ...
 
-    def holds(self, score: float, baseline: float) -> bool: ...
+    def holds(self, score: float, baseline: float, detail: str) -> bool: ...
 
     def count(self, view: AttentionView) -> Counted | None:
         """None if the role does not apply to this attention."""
@@ -69,7 +69,7 @@ class Positional:
     def details(self) -> tuple[str, ...]:
         return tuple(f"{offset:+d}" for offset in range(-self.reach, self.reach + 1))
 
-    def holds(self, score: float, baseline: float) -> bool:
+    def holds(self, score: float, baseline: float, detail: str) -> bool:
         return score >= self.threshold
 
     def count(self, view: AttentionView) -> Counted | None:
@@ -93,10 +93,11 @@ class Positional:
 
 @dataclass(frozen=True)
 class Rare:
-    """How often a head's largest weight is at the rarest token of the sentence, or at one of them on a tie.
+    """How often a head's largest weight is at the rarest token of the sentence, and at one of the two rarest.
 
-    A sentence counts only if its rarest token is not among the `frequent` most frequent. The baseline is a head that
-    picks a token at random. V19 gives no threshold; half of the time is our choice.
+    All tokens that are equally rare count, so `counts` should come from more text than the sentences: the training
+    data. A sentence counts only if its rarest token is not among the `frequent` most frequent. The baseline is a head
+    that picks a token at random. V19 gives no threshold; half of the time at the rarest is our choice.
     """
 
     counts: Counter[int]
@@ -104,15 +105,15 @@ class Rare:
     frequent: int = 500
     name: str = "rare"
     paper: str = "Voita et al. 2019"
-    details: tuple[str, ...] = ("rarest",)
+    details: tuple[str, ...] = ("rarest", "two rarest")
     common: frozenset[int] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
         most = frozenset(token for token, _ in self.counts.most_common(self.frequent))
         object.__setattr__(self, "common", most)
 
-    def holds(self, score: float, baseline: float) -> bool:
-        return score >= self.threshold
+    def holds(self, score: float, baseline: float, detail: str) -> bool:
+        return detail == "rarest" and score >= self.threshold
 
     def count(self, view: AttentionView) -> Counted | None:
         if view.site.layer != 0 or not view.of_source:
@@ -121,23 +122,26 @@ class Rare:
         if not len(keys):
             return None
         seen = np.array([self.counts[int(token)] for token in keys])
-        rarest = seen == seen.min()  # (S',)
-        if self.common & {int(token) for token in keys[rarest]}:
+        if self.common & {int(token) for token in keys[seen == seen.min()]}:
             return None
         weights, open = view.between_words
-        visible = (open & rarest).sum(-1)  # (T',)
-        choices = open.sum(-1)
-        counted = (visible > 0) & (choices > visible)
+        choices = open.sum(-1)  # (T',)
         strongest = np.where(open, weights, -1.0).argmax(-1)  # (heads, T')
-        hits = (rarest[strongest] & counted).sum(-1)
-        chance = (visible[counted] / choices[counted]).sum()
-        return Counted(hits[:, None], np.array([counted.sum()]), np.array([chance]))
+        hits, counts, chance = [], [], []
+        for place in (0, 1):  # the rarest token, and the two rarest
+            rarest = seen <= np.sort(seen)[min(place, len(seen) - 1)]  # (S',)
+            visible = (open & rarest).sum(-1)  # (T',)
+            counted = (visible > 0) & (choices > visible)
+            hits.append((rarest[strongest] & counted).sum(-1))
+            counts.append(counted.sum())
+            chance.append((visible[counted] / choices[counted]).sum())
+        return Counted(np.stack(hits, axis=-1), np.array(counts), np.array(chance))
 
 
-def frequencies(tokens: Iterable[np.ndarray]) -> Counter[int]:
+def token_counts(tokens: Iterable[np.ndarray]) -> Counter[int]:
     """How often each token occurs.
 
-    >>> frequencies([np.array([5, 6]), np.array([5])])
+    >>> token_counts([np.array([5, 6]), np.array([5])])
     Counter({5: 2, 6: 1})
     """
     counts: Counter[int] = Counter()
@@ -159,7 +163,7 @@ class Idle:
     paper: str = "Clark et al. 2019"
     details: tuple[str, ...] = ("first", "separator")
 
-    def holds(self, score: float, baseline: float) -> bool:
+    def holds(self, score: float, baseline: float, detail: str) -> bool:
         return score >= self.threshold
 
     def count(self, view: AttentionView) -> Counted:
@@ -193,7 +197,7 @@ class Syntactic:
         self.details = tuple(f"{relation} {way}" for relation in relations for way in DIRECTIONS)
         self.usual = {causal: self._usual(data.sentences, causal) for causal in (False, True)}
 
-    def holds(self, score: float, baseline: float) -> bool:
+    def holds(self, score: float, baseline: float, detail: str) -> bool:
         return score >= baseline + self.margin
 
     def count(self, view: AttentionView) -> Counted | None:
@@ -248,7 +252,7 @@ class Alignment:
     paper: str = "Radford et al. 2023"
     details: tuple[str, ...] = ("where the token is spoken",)
 
-    def holds(self, score: float, baseline: float) -> bool:
+    def holds(self, score: float, baseline: float, detail: str) -> bool:
         return score >= max(self.threshold, baseline)
 
     def count(self, view: AttentionView) -> Counted | None:

@@ -40,7 +40,7 @@ from headcount.roles.measures import (
     Rare,
     Syntactic,
     chosen_relations,
-    frequencies,
+    token_counts,
 )
 from headcount.roles.sentences import Sentences
 from headcount.runs import RunDirectory, model_signature, open_run, versions
@@ -59,6 +59,7 @@ def find_roles(
     relations: Sequence[str] | None = None,
     thresholds: Thresholds | None = None,
     parser: Any = None,
+    frequencies: Any = None,
     max_length: int | None = None,
     seed: int = 0,
     run: str | Path | RunDirectory | None = None,
@@ -77,6 +78,7 @@ def find_roles(
     tokenizer: a fast one, whose offsets join pieces to words; for Whisper its processor.
     relations: of Universal Dependencies; by default V19's nsubj, obj, amod and advmod.
     parser: the name of a spaCy model, or a pipeline; False: no syntactic heads.
+    frequencies: texts in which to count how frequent tokens are, such as the training data; by default `data`.
     max_length: of sentences, in tokens; without data, of the longest random context (512).
     seed: of the random tokens.
     run: a run directory, which keeps finished shards and resumes from them.
@@ -89,7 +91,9 @@ def find_roles(
     elif model.main_input_name == "input_features" and hasattr(tokenizer, "feature_extractor"):
         study = _on_recordings(model, tokenizer, limits, data)
     else:
-        study = _on_sentences(model, tokenizer, limits, Sentences.of(data, parser=parser), relations, max_length)
+        sentences = Sentences.of(data, parser=parser)
+        counted_in = None if frequencies is None else Sentences.of(frequencies, parser=False)
+        study = _on_sentences(model, tokenizer, limits, sentences, relations, counted_in, max_length)
     reader, measures = study.work.reads(model, tokenizer), {measure.name: measure for measure in study.work.measures}
     signature = {
         "model": model_signature(model),
@@ -145,16 +149,19 @@ def _on_sentences(
     limits: Thresholds,
     sentences: Sentences,
     relations: Sequence[str] | None,
+    counted_in: Sentences | None,
     max_length: int | None,
 ) -> Study:
     names, on_relations = chosen_relations(sentences, relations)
     encoded, on_length = encode(model, tokenizer, sentences.sentences, max_length)
-    counts = frequencies(one.ids[one.is_word] for one in encoded.tokens)
+    texts = encoded if counted_in is None else encode(model, tokenizer, counted_in.sentences, max_length)[0]
+    counts = token_counts(one.ids[one.is_word] for one in texts.tokens)
     measures: list[Measure] = [Positional(limits.positional), Idle(limits.idle)]
     measures.append(Rare(counts, limits.rare, limits.frequent))
     if names:
         measures.append(Syntactic(sentences, names, limits.syntactic))
-    about = {"task": sentences.signature(), "relations": names}
+    counted = None if counted_in is None else counted_in.signature()
+    about = {"task": sentences.signature(), "relations": names, "frequencies": counted}
     remarks = (*sentences.remarks, *on_length, *on_relations)
     return Study(CountRoles(tokenizer, tuple(measures)), encoded, about, remarks)
 
@@ -358,7 +365,8 @@ class RoleCounts:
             self.role(head, detail)
             for head in range(scores.shape[0])
             for detail in range(scores.shape[1])
-            if np.isfinite(scores[head, detail]) and self.measure.holds(scores[head, detail], baselines[detail])
+            if np.isfinite(scores[head, detail])
+            and self.measure.holds(scores[head, detail], baselines[detail], self.measure.details[detail])
         ]
 
     def role(self, head: int, detail: int) -> Role:

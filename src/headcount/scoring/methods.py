@@ -36,6 +36,7 @@ def importance(
     method: str = "gradient",
     *,
     units: str | Iterable[str] = "heads",
+    normalize: bool | None = None,
     run: str | Path | RunDirectory | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -55,6 +56,8 @@ def importance(
     method: gradient (M19 eq. 2), fisher, oracle, relevance or confidence (V19), or random.
     units: "heads", "neurons", "sublayers" or several, as for `anatomy`; relevance and confidence are of heads only.
         With neurons, of which there are many thousands, one row of scores is kept instead of a row per example.
+    normalize: order units by scores divided by their l2 norm in each layer, as M19 does, or by raw scores; by default
+        as the method says: `gradient` of heads or neurons is normalised, the others are not.
     options: the method's own. gradient: per="example", "token" or "batch"; oracle: group, the neurons that are ablated
         together; relevance: steps of an example; confidence: exclude="end", "special" or "none"; random: seed.
     run: a run directory, which keeps finished shards and resumes from them.
@@ -90,7 +93,8 @@ def importance(
         values = chosen.values(model, task, **options, **extra)
     keys = tuple(task.keys()) if chosen.reads_data else ()
     # Shares of sites of different kinds are on different scales; raw gradients of all units are on one.
-    normalize = chosen.normalized and asked in (("heads",), ("neurons",))
+    if normalize is None:
+        normalize = chosen.normalized and asked in (("heads",), ("neurons",))
     return Scores(found, values, method, normalize, signature, keys)
 
 

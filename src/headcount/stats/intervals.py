@@ -10,8 +10,9 @@ resamples, so that the rule of three holds for every metric: no number of identi
 The imagined example (`Metric.extremes`): for F1 and Matthews, one that the one model gets right and the other wrong, of
 the class that does most; for BLEU and chrF, a text of mean length with every n-gram right, or none. A loss has no worst
 value. There, and for metrics that say nothing of extremes, the most influential example that was seen is imagined twice
-more, since worse ones exist, and the bound leaves room for the score itself, times the rule of three: in 3 of n
-examples, perplexity could double.
+more, since worse ones exist, and the bound leaves room for twice the score, times the rule of three: in 3 of n
+examples, the loss per token could rise by 2 nats. No bound holds for every distribution of losses (Bahadur and Savage
+1956); where fewer examples than that carry more, the verdict is false more often (benchmarks/coverage.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from scipy import stats as scipy_stats
 
 RESAMPLES = 2000
 HALVINGS = 60  # of the range of a bound, until floating-point numbers end
+ROOM = 2  # times the score: what an unseen example may add to a metric without a worst value
 UNSEEN = 3  # imagined examples, by the rule of three, when the kind that does most is chosen
 AnyMetric = Any  # a function of summed statistics, or an object with `of` and `of_counts`, as `tasks.Metric` has them
 MEMORY = 256 * 2**20  # bytes that a bootstrap uses at a time
@@ -175,7 +177,7 @@ def _with(statistics: np.ndarray, imagined: np.ndarray, metric: AnyMetric) -> np
 
 def room_for_unseen(n: int, metric: AnyMetric, tail: float, size: Any) -> Any:
     """What a bound leaves at least for kinds of examples that were not seen, where no extremes are known."""
-    return unseen_share(n, tail) * size if getattr(metric, "extremes", None) is None else 0.0
+    return ROOM * unseen_share(n, tail) * size if getattr(metric, "extremes", None) is None else 0.0
 
 
 def clopper_pearson(right: int, n: int, level: float = 0.95) -> tuple[float, float]:
