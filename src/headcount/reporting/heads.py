@@ -33,8 +33,7 @@ ROLE_COLOURS = {
     "induction": "r5", "previous token": "r0", "duplicate token": "r1", "retrieval": "r6", "copying": "r2",
     "sink": "r3", "streaming": "r4",
 }  # fmt: skip
-OTHER_ROLE = "r4"
-ALPHA = 0.05
+OTHER_ROLE, ALPHA = "r4", 0.05
 NEUTRAL, WORSE, BETTER = "c6", "c1", "c0"
 
 
@@ -380,9 +379,8 @@ def other_data(model: ModelRuns) -> Markup | None:
 def _scatter(run: RunRecord) -> Markup:
     both = ((head, number(row.get("change")), number(row.get("change_against"))) for head, row in run.heads.items())
     points = [(str(head), x, y) for head, x, y in both if x is not None and y is not None]
-    names = {"data": "first data set", "against": "second data set"}
-    given = {key: run.arguments.get(key) for key in names}
-    here, there = (PurePath(name).name if isinstance(name, str) else names[key] for key, name in given.items())
+    given = {"first data set": run.arguments.get("data"), "second data set": run.arguments.get("against")}
+    here, there = (PurePath(name).name if isinstance(name, str) else which for which, name in given.items())
     return figure(
         f"Change of {run.metric.name} without each head",
         scatter_chart(points, here, there, digits=run.metric.digits),
@@ -391,14 +389,12 @@ def _scatter(run: RunRecord) -> Markup:
 
 
 def _correlation(run: RunRecord) -> str:
-    if remark := run.text("remark"):
-        return remark
     r, p, rank = run.number("pearson"), run.number("p"), run.number("spearman")
-    if r is None:
-        return ""
+    if (remark := run.text("remark")) or r is None:
+        return remark or ""
     related = "are correlated" if p is not None and p < ALPHA and r > 0 else "are not shown to be correlated"
     ranks = f", Spearman r {numbers.write(rank, '.2f')}" if rank is not None else ""
     return (
-        f"The effects of {len(run.heads)} heads on the two data sets {related}: "
+        f"The effects of {numbers.units(len(run.heads), 'head')} on the two data sets {related}: "
         f"Pearson r {numbers.write(r, '.2f')} (p {numbers.p_value(p)}){ranks}."
     )

@@ -248,7 +248,7 @@ def _facts(run: RunRecord) -> Iterator[tuple[Head, str]]:
             effect = f"{metric.change(row.get('change'))} {metric.name} (95% interval {metric.change_interval(row)})"
             yield head, f"without it: {effect}, {run.data()}"
             if row.get("decision"):
-                yield head, f"{row['decision']} after {numbers.count(row.get('examples'))} examples"
+                yield head, f"{row['decision']} after {numbers.units(row.get('examples'), 'example')}"
             else:
                 yield head, f"p {numbers.p_value(row.get('p'))}, Holm-corrected {numbers.p_value(row.get('p_holm'))}"
     elif run.command == "importance":
