@@ -7,7 +7,7 @@ import pytest
 
 from headcount import Classification, Translation, ablate_all_but_one, ablate_each, anatomy, compare, evaluate
 from headcount.errors import HeadcountError, RunConflict
-from headcount.evaluation import sweep
+from headcount.evaluation import adaptive, sweep
 from headcount.stats import corrected
 from headcount.tasks import Metric
 from headcount.tasks.text import word_tokenizer
@@ -174,9 +174,11 @@ def test_an_adaptive_sweep_decides_on_a_part_of_the_examples(tmp_path, monkeypat
     """Statistics are those of the full sweep on the same examples; decided heads drop out of later chunks."""
     model, task = bert(), classification(size=600)
     asked = []
-    original = sweep.evaluate
+    original = adaptive.evaluate
     monkeypatch.setattr(
-        sweep, "evaluate", lambda m, t, masks, **how: asked.append((len(t), len(masks))) or original(m, t, masks, **how)
+        adaptive,
+        "evaluate",
+        lambda m, t, masks, **how: asked.append((len(t), len(masks))) or original(m, t, masks, **how),
     )
     found = ablate_each(model, task, adaptive=True, margin=20, run=tmp_path / "run")
     full = ablate_each(model, task)

@@ -203,7 +203,7 @@ def test_a_cluster_that_is_not_there_is_named():
 
 
 def test_more_workers_than_fit_are_refused(engine):
-    with pytest.raises(HeadcountError, match="10000 workers of 1 thread"):
+    with pytest.raises(HeadcountError, match="10,000 workers of 1 thread"):
         ray_engine.Ray(workers=10_000)
     assert engine.workers is not None
 

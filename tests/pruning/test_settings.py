@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import tiny_models
 from headcount import prune, save
 from headcount.cli import prune as command
-from headcount.cli.options import add_command
+from headcount.cli.app import add_command
 from headcount.errors import HeadcountError
 from headcount.pruning import COMPENSATIONS, OVERLAPS, SEARCHES, Pruning
 from headcount.tasks.text import word_tokenizer

@@ -182,10 +182,10 @@ def test_every_chart_of_the_report_has_a_painter(tmp_path):
     runs = [read(made_up.run_json(name)) for name in made_up.RUNS]
     runs.append(read({**made_up.run_json("prune"), **made_up.with_neurons()}))
     pictures = [picture for model in by_model(runs) for picture in pictures_of(model)]
-    assert len(pictures) == len(reading.charts(html(runs), "")) == 20
+    assert len(pictures) == len(reading.charts(html(runs), "")) == 21
     assert {drawing.function for picture in pictures for drawing in picture.drawings} == set(PAINTERS)
     files = write_figures(pictures, tmp_path / "figures")
-    assert len(files) == len(set(files)) == 40
+    assert len(files) == len(set(files)) == 42
     first = {file: file.read_bytes() for file in files}
     for file, content in first.items():
         if file.suffix == ".svg":

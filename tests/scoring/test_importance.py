@@ -248,7 +248,7 @@ def test_bad_requests_are_refused_in_one_sentence(model):
         importance(model, classification(n=2), "fisher", per="token")
     one_class = classification(n=24)
     one_class = one_class.subset([i for i, label in enumerate(one_class.labels) if label == 1])
-    with pytest.raises(BadData, match=rf"\b{len(one_class)} examples .*label 1\b"):
+    with pytest.raises(BadData, match=rf"\b{len(one_class)} examples\b.*label 1\b"):
         importance(model, one_class)
     with pytest.raises(HeadcountError, match=r"\bheads\b"):
         importance(remove(model, anatomy(model).heads), classification(n=4))
