@@ -44,7 +44,7 @@ def page(tab, place):
 
 def test_charts_are_drawn_and_nothing_complains(page):
     sizes = page.run("return [...document.querySelectorAll('svg.chart')].map(e => e.getBoundingClientRect().height)")
-    assert len(sizes) == 16
+    assert len(sizes) == 17
     assert min(sizes) > 40
     fills = page.run(
         "return [...new Set([...document.querySelectorAll('.cell')].map(e => getComputedStyle(e).fill))].length"
@@ -83,7 +83,7 @@ def test_the_keyboard_walks_through_a_heat_map(page):
     page.press("Escape")
     assert page.run(TIP) is None
     stops = page.run("return [...document.querySelectorAll('svg.chart .mark[tabindex=\"0\"]')].length")
-    assert stops == 16  # one for each chart: Tab leads from chart to chart
+    assert stops == 17  # one for each chart: Tab leads from chart to chart
 
 
 def test_touch_shows_and_hides(page):
