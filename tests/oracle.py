@@ -185,3 +185,9 @@ def run(model: Any, batch: dict[str, Tensor]) -> Tensor:
     """The model's main output, padding left out."""
     with torch.no_grad():
         return zoo.main_output(model(**batch), batch.get("attention_mask"))
+
+
+def hooks_of(model: nn.Module) -> dict[tuple[str, str], int]:
+    """All hooks of all modules, counted."""
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return {(path, kind): len(getattr(module, kind)) for path, module in model.named_modules() for kind in kinds}

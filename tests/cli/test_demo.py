@@ -79,8 +79,8 @@ def nobody_looks(monkeypatch):
         def is_local(self):
             return True
 
-        def serve_forever(self):
-            raise KeyboardInterrupt
+        def serve_until_interrupted(self):
+            pass
 
     monkeypatch.setattr("headcount.explore.ExploreServer", Unserved)
     monkeypatch.setattr("webbrowser.open", lambda address: None)

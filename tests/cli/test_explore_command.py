@@ -49,9 +49,8 @@ def served(monkeypatch):
 
     def end(server):
         seen.update(address=server.address, answers=server.answers, host=server.host)
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(ExploreServer, "serve_forever", end)
+    monkeypatch.setattr(ExploreServer, "serve_until_interrupted", end)
     monkeypatch.setattr(webbrowser, "open", seen["opened"].append)
     return seen
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import random
 import sys
 
 import numpy as np
@@ -26,17 +25,6 @@ GENERATORS = [name for name in zoo.FAMILIES if zoo.generates(name)]
 FAST = ("bert",)
 
 
-def pruned(model, seed=0):
-    """A model without half of its heads and neurons, at random; of each kind, one site is emptied."""
-    found = anatomy(model, ["heads", "neurons"])
-    gone = set(random.Random(seed).sample(found.heads, len(found.heads) // 2))
-    for kind in found.kinds:
-        sites = [site for site in found.sites if site.kind == kind]
-        if len(sites) > 1:
-            gone |= set(sites[0].heads)
-    return remove(model, sorted(gone))
-
-
 def run(file, inputs):
     graph = onnxruntime.InferenceSession(str(file))
     names = [node.name for node in graph.get_outputs()]
@@ -44,7 +32,7 @@ def run(file, inputs):
 
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS])
-def test_encoders(name, tmp_path):
+def test_encoders(name, pruned, tmp_path):
     model = pruned(zoo.build(name))
     kernel = model.config._attn_implementation
     assert export_onnx(model, tmp_path / "a.onnx").difference <= 1e-4
@@ -65,7 +53,7 @@ def test_encoders(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATORS)
-def test_generators(name, tmp_path):
+def test_generators(name, pruned, tmp_path):
     model = pruned(zoo.build_generator(name))
     export_onnx(model, tmp_path / "a.onnx")
     check_generation(model, OnnxModel(tmp_path / "a.onnx"), zoo.prompt(name))

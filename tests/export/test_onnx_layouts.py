@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import onnxruntime
 import pytest
@@ -47,17 +46,6 @@ for name, kind in {jobs!r}:
         found[name].append([int(token) for token in generator.get_sequence(0)])
 print("FOUND", json.dumps(found))
 """
-
-
-def pruned(model, seed=0):
-    """A model without half of its heads, at random; of each kind, one site is emptied."""
-    found = anatomy(model)
-    gone = set(random.Random(seed).sample(found.heads, len(found.heads) // 2))
-    for kind in found.kinds:
-        sites = [site for site in found.sites if site.kind == kind]
-        if len(sites) > 1:
-            gone |= set(sites[0].heads)
-    return remove(model, sorted(gone))
 
 
 def uneven():
@@ -152,8 +140,8 @@ def test_what_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.slow
-def test_their_own_loaders(tmp_path):
-    """Every family, half of its heads gone and one layer emptied: the tokens of `generate`, greedy and with beams."""
+def test_their_own_loaders(pruned, tmp_path):
+    """Every family, half of its units gone and one layer emptied: the tokens of `generate`, greedy and with beams."""
     expected, jobs = {}, []
     for name in ("bert", *GENERATORS, *TRANSLATORS):
         generates = name != "bert"

@@ -11,27 +11,11 @@ import torch
 
 import zoo
 from headcount import Head, HeadcountError, Replace, Scale, anatomy, capture, edited, masked, remove
-from oracle import all_heads, neuron_places, off_by, places, run
+from oracle import all_heads, hooks_of, neuron_places, off_by, places, run
 
 TOLERANCE = 1e-5
 KERNELS = [(name, kernel) for name in zoo.FAMILIES for kernel in zoo.kernels(name)]
 GENERATORS = [name for name in zoo.FAMILIES if zoo.generates(name)]
-
-
-@pytest.fixture(scope="module")
-def bert():
-    return zoo.build("bert", "BertForSequenceClassification")
-
-
-@pytest.fixture(scope="module")
-def batch(bert):
-    return zoo.inputs("bert", model=bert)
-
-
-def hooks_of(model):
-    """All hooks of all modules."""
-    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return {(path, kind): len(getattr(module, kind)) for path, module in model.named_modules() for kind in kinds}
 
 
 def randoms(*shape, seed=0):
@@ -434,12 +418,14 @@ def test_half_precision_and_inference_mode(dtype):
 # ----------------------------------------------------------------------------------------------- nothing left behind
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit])
-def test_restored_after(error, bert, batch):
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("way", ["edited", "masked"])
+def test_restored_after(way, error, bert, batch):
     before, whole = hooks_of(bert), run(bert, batch)
+    edits = {"encoder.0.0": torch.ones(6), "encoder_ffn.0": Scale(2)}
 
     def fail():
-        with edited(bert, {"encoder.0.0": torch.ones(6), "encoder_ffn.0": Scale(2)}, positions=[0]):
+        with edited(bert, edits, positions=[0]) if way == "edited" else masked(bert, off="encoder.0.0"):
             assert hooks_of(bert) != before
             raise error
 

@@ -9,26 +9,10 @@ import torch
 
 import zoo
 from headcount import Head, HeadcountError, anatomy, masked, remove
-from oracle import off_by, run
+from oracle import hooks_of, off_by, run
 
 SOME = ["bert", "albert", "deberta-v2", "mpnet", "gpt2", "opt", "bloom", "llama", "phi3", "marian", "t5", "whisper"]
 SOME += ["vit", "clip"]
-
-
-@pytest.fixture(scope="module")
-def bert():
-    return zoo.build("bert", "BertForSequenceClassification")
-
-
-@pytest.fixture(scope="module")
-def batch(bert):
-    return zoo.inputs("bert", model=bert)
-
-
-def hooks_of(model):
-    """All hooks of all modules."""
-    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return {(path, kind): len(getattr(module, kind)) for path, module in model.named_modules() for kind in kinds}
 
 
 def ones(model, *rows):
@@ -158,21 +142,6 @@ def test_masks_nest_and_multiply(bert, batch):
         with masked(bert, xi={"encoder.0.0": 0.5}), masked(bert, xi={"encoder.0.0": 0.5}):
             assert off_by(run(bert, batch), expected) <= 1e-6
         assert torch.equal(run(bert, batch), outer)
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_restored_after(error, bert, batch):
-    before, whole = hooks_of(bert), run(bert, batch)
-
-    def fail():
-        with masked(bert, off="encoder.0.0"):
-            assert hooks_of(bert) != before
-            raise error
-
-    with pytest.raises(error):
-        fail()
-    assert hooks_of(bert) == before
-    assert torch.equal(run(bert, batch), whole)
 
 
 def test_restored_after_an_error_inside_the_model(bert):

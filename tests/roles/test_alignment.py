@@ -8,7 +8,7 @@ from headcount import remove
 from headcount.errors import HeadcountError
 from headcount.roles import find_roles
 from headcount.roles.attention import AttentionView, Tokens, Transcript, spoken_frames
-from headcount.roles.measures import Alignment
+from headcount.roles.sentence_roles import Alignment
 from headcount.structure import anatomy
 from planted_roles import aligner, spoken_letters
 

@@ -99,10 +99,7 @@ def explore(
         typer.echo(server.address)
         if not no_open:
             webbrowser.open(server.address)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return
+        server.serve_until_interrupted()
 
 
 def open_model(model: str, runs: Sequence[str], device: str, dtype: str) -> tuple[Any, Any, Any]:

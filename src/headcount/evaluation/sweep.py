@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -324,7 +325,7 @@ def measure(
 @torch.inference_mode()
 def measure_plainly(model: Any, task: Task, batch: Batch, mask: Mask, fill: Fill | None = None) -> Measured:
     """The reference path, with which all others must agree: one mask, one full pass."""
-    with filled(model, mask, fill):
+    with filled(model, mask, fill) if mask else nullcontext():
         result = task.decode(model, batch) if task.generates else task.outputs(model, batch)
     return Measured(mask, batch.indices, task.statistics(result, batch))
 
@@ -332,7 +333,7 @@ def measure_plainly(model: Any, task: Task, batch: Batch, mask: Mask, fill: Fill
 @torch.inference_mode()
 def measure_written(model: Any, task: Any, batch: Batch, mask: Mask, fill: Fill | None = None) -> Measured:
     """One mask at a time, decoded by a faster loop than `generate`."""
-    with filled(model, mask, fill):
+    with filled(model, mask, fill) if mask else nullcontext():
         ids, near_ties = written_outputs(model, task, batch)
     return Measured(mask, batch.indices, task.statistics(ids, batch), near_ties)
 

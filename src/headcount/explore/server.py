@@ -163,6 +163,17 @@ class ExploreServer(ThreadingHTTPServer):
         finally:
             self._open.discard(request)
 
+    def serve_until_interrupted(self) -> None:
+        """Serve until Ctrl-C. The signal reaches the main thread only, so it never meets a connection half opened."""
+        thread = threading.Thread(target=self.serve_forever)
+        try:
+            thread.start()
+            while thread.is_alive():
+                thread.join(1)  # with a limit, so that Windows notices Ctrl-C, too
+        except KeyboardInterrupt:
+            self.shutdown()
+            thread.join()
+
     def server_close(self) -> None:
         """Answer no more, end the connections that browsers keep open, and wait for the pass that is under way."""
         self.answers.closed = True

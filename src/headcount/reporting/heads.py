@@ -14,7 +14,6 @@ from headcount.reporting.charts import Estimate, interval_chart, scatter_chart
 from headcount.reporting.markup import (
     Columns,
     Markup,
-    capital,
     figure,
     figures,
     folded,
@@ -95,9 +94,9 @@ def _effect_maps(run: RunRecord, model: ModelRuns) -> list[Markup]:
 
     worse, better = (metric.change(-sign * metric.sign * most) for sign in (1, -1))
     ends = (f"{worse}: worse", "0", f"{better}: better") if most else ("", "0: no change", "")
-    what = f"change of {metric.name} without each"
+    what = f"of {metric.name} without each"
     return _maps(
-        model, run.heads, f"{capital(what)} head", what, colour,
+        model, run.heads, f"Change {what} head", f"change {what}", colour,
         layer_maps.colour_scale(layer_maps.DIVERGING, *ends),
         f"{run.data()}; rows are layers, columns are heads; \u2022 significant after correction",
         letter=lambda head: "\u2022" if head in strong else "",

@@ -22,7 +22,7 @@ from headcount.errors import HeadcountError
 from headcount.evaluation import head_parts
 from headcount.heads import Head
 from headcount.roles.attention import AttentionView, EncodedSentences, Tokens, special_ids
-from headcount.roles.measures import Counted
+from headcount.roles.sentence_roles import Counted
 from headcount.roles.sentences import Sentence
 from headcount.scoring import frozen
 from headcount.structure import (

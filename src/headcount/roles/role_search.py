@@ -31,7 +31,7 @@ from headcount.roles.language_roles import (
     make_probes,
     refuse_non_decoder,
 )
-from headcount.roles.measures import (
+from headcount.roles.sentence_roles import (
     Alignment,
     Counted,
     Idle,

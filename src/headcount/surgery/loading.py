@@ -30,8 +30,8 @@ from headcount.structure import (
     remember_origin,
     saved_shapes,
 )
-from headcount.surgery.carve import apply_record, check_record
 from headcount.surgery.other_libraries import class_for
+from headcount.surgery.record import apply_record, check_record
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_JSON = 256 * 2**20  # bytes; real configurations and indices are far smaller

@@ -26,7 +26,7 @@ from headcount.errors import BadCheckpoint
 from headcount.files import read_object
 from headcount.model_directory import CONFIG, MODULES, read_modules, transformer_directory, transformer_module
 from headcount.structure import auto_classes, came_from, mixed, put_mixin, recorded_sites
-from headcount.surgery.carve import apply_record, check_record
+from headcount.surgery.record import apply_record, check_record
 
 MODELING = "modeling_headcount"
 CODE = '''"""A model whose layers have different numbers of heads or neurons left, built by headcount.

@@ -29,8 +29,9 @@ from headcount.structure import (
     tree_map,
     whole_anatomy,
 )
-from headcount.surgery.carve import carve, write_record
+from headcount.surgery.carve import carve
 from headcount.surgery.other_libraries import make_portable
+from headcount.surgery.record import write_record
 
 TOLERANCE = 1e-4  # of the trial, in float32
 ADVICE = "declare a family for it (CONTRIBUTING.md shows how in 20 lines)"

@@ -32,9 +32,9 @@ from headcount.structure import (
     recorded_sites,
     whole_anatomy,
 )
-from headcount.surgery.carve import sites_to_record, write_record
 from headcount.surgery.model_card import CARD, Evidence, is_own_card, model_card
 from headcount.surgery.other_libraries import MODELING, copy_modules, is_of_modules, make_portable, sentence_directory
+from headcount.surgery.record import sites_to_record, write_record
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
