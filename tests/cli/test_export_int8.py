@@ -80,3 +80,13 @@ def test_gguf_and_push_refuse_in_one_sentence(headcount, place, tmp_path, monkey
     refused = headcount("push", tmp_path / "nothing", "you/small")
     assert refused.code == 1
     assert "nothing" in refused.err
+
+
+def test_the_advice_can_be_followed(headcount, place, tmp_path):
+    """An encoder-decoder's three files cannot be measured here, so nobody is told to."""
+    save(tiny_models.marian(), tmp_path / "translator", tokenizer=word_tokenizer(WORDS, "marian"))
+    three = headcount("export", tmp_path / "translator", tmp_path / "three", "--int8", "--layout", "optimum")
+    one = headcount("export", place / "model", tmp_path / "one.onnx", "--int8")
+    for told, elsewhere in ((three, True), (one, False)):
+        assert told.code == 0, told.err
+        assert ("--data" in told.out, "--layout" in told.out) == (True, elsewhere)

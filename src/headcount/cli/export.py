@@ -111,7 +111,8 @@ def export(
     console.print(f"Wrote {', '.join(result['files'])}: {written.size / 1e6:,.1f} MB.", soft_wrap=True)
     console.print(f"Its outputs differ from PyTorch's by at most {written.difference:.1g}, on {compared}.")
     if int8:
-        _print_int8(result, task)
+        apart = layout is not None and model.config.is_encoder_decoder
+        _print_int8(result, task, "with --data and without --layout" if apart else "with --data")
 
 
 def _gguf(setup: Setup, file: Path, dtype: str, overwrite: bool) -> None:
@@ -160,13 +161,13 @@ def _measured(model: Any, file: Path, task: Any) -> dict[str, Any]:
     }
 
 
-def _print_int8(result: dict[str, Any], task: Any) -> None:
+def _print_int8(result: dict[str, Any], task: Any, how: str) -> None:
     from headcount.cli.console import console
     from headcount.pruning import before_and_after
 
     console.print(f"In 8 bits, which are not exact, they differ by up to {result['int8_difference']:.2g}.")
     if task is None:
-        console.print("Measure what that costs: add --data, or run headcount evaluate on both.")
+        console.print(f"Measure what that costs: export it {how}.")
         return
     before, after, change, low, high = (result[name] for name in ("before", "after", "change", "low", "high"))
     found = before_and_after(task.metric, result["n"], before, after, change, low, high, of="example")
