@@ -38,8 +38,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     directory, data = SHARED / options.model, SHARED / options.data
     whole, tokenizer = load(directory, dtype=torch.float32), AutoTokenizer.from_pretrained(directory)
+    given = {name: getattr(options, name) for name in ("text", "pair", "label", "metric")}
+    columns = {name: value for name, value in given.items() if value is not None}
     everything, test = (
-        load_task("classification", data / file, tokenizer, whole, limit=limit, metric=options.metric)
+        load_task("classification", data / file, tokenizer, whole, limit=limit, **columns)
         for file, limit in ((options.train, options.limit), (options.test, None))
     )
     order = np.random.default_rng(0).permutation(len(everything)).tolist()
@@ -116,6 +118,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--train", default="train.tsv", help="file to recover on")
     parser.add_argument("--test", default="dev.tsv", help="file to test on")
     parser.add_argument("--metric", default="accuracy")
+    for name in ("--text", "--pair", "--label"):
+        parser.add_argument(name, help="column, by name or number; guessed if left out")
     parser.add_argument("--held-out", type=int, default=800, help="training examples to choose settings on")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--limit", type=int, help="at most this many training examples")
