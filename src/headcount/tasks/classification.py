@@ -117,9 +117,14 @@ class Classification(SingleLabel):
 def refuse_other_outputs(config: Any) -> None:
     """Refuse a model whose outputs are not the scores of classes, one of which is right."""
     if getattr(config, "problem_type", None) not in (None, "single_label_classification"):
-        raise BadData(f"the model is for {config.problem_type}; expected single_label_classification")
+        raise BadData(
+            f"the model is for {config.problem_type}, not for single_label_classification",
+            "change {kind}"
+            if config.problem_type == "regression"
+            else "docs/tasks.md shows how to write a task for it",
+        )
     if getattr(config, "num_labels", 2) < 2:
-        raise BadData("the model has a single output, for regression; expected one output per class")
+        raise BadData("the model has a single output, for regression, not one for each class", advice="change {kind}")
 
 
 def class_labels(batch: Batch) -> Tensor:
