@@ -113,7 +113,7 @@ class RunDirectory:
 
     def _difference(self, known: dict[str, Any]) -> str:
         """What the run was made with, and what is asked for now: an option if one differs, else the signature."""
-        made, command = known.get("command"), self.signature.get("command")
+        made, command = ((one or {}).get("command") for one in (known.get("signature"), self.signature))
         if made and command and made != command:
             return f"it was made by headcount {made}, not by headcount {command}"
         before, now = known.get("arguments") or {}, json.loads(json.dumps(self.arguments, default=str))

@@ -31,9 +31,7 @@ def evaluate(
       headcount evaluate ./model --data dev.tsv --off encoder.3,encoder_ffn.3.0-511
     """
     if off is not None and not listed(off):
-        raise typer.BadParameter(
-            "--off is empty; name what to turn off, for example --off encoder.3.5, or leave it out"
-        )
+        raise typer.BadParameter("--off is empty; write for example --off encoder.3.5,encoder.4.0, or leave it out")
 
     from headcount.ablation import effects_of
     from headcount.cli.command_run import run_of
