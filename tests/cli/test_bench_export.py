@@ -46,6 +46,7 @@ def test_json(headcount, directories):
     assert (facts["threads"], facts["clock"], facts["rounds"]) == (1, "cpu", 2)
     assert facts["sizes"]["pruned"]["disk"] == (directories / "pruned/model.safetensors").stat().st_size
     assert facts["signature"]["model"]["class"] == "BertForSequenceClassification"
+    assert list(facts)[-1] == "signature"
     assert "batch 1" in facts["verdict"]
     assert "2" in facts["verdict"]
 

@@ -69,7 +69,9 @@ class Benchmark(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
-        return {**asdict(self), "verdict": self.verdict}
+        found = asdict(self)
+        signature = found.pop("signature")
+        return {**found, "verdict": self.verdict, "signature": signature}
 
 
 def benchmark(

@@ -60,7 +60,7 @@ def model_card(model: Any, name: str, *, path: str, stock: bool, evidence: Evide
     base, inherited = _origin(model)
     sections = [
         f"# {name}",
-        f"{_summary(model, base)} The rest keeps its weights, so the model is smaller and faster in itself.",
+        f"{_summary(model, base)} What is gone is cut out of the weights, not masked.",
         *([_section("How it compares", "\n".join(f"- {finding}" for finding in evidence.findings))]),
         _section("How to load it", _loading(model, json.dumps(path, ensure_ascii=False), stock)),
         _section("What is left", _table(model)),
