@@ -30,7 +30,7 @@ def test_reprs_are_short_and_say_what_it_is(toy):
     with headcount.capture(model) as seen:
         task.outputs(model, task.batch([0]))
     shown = {
-        "examples": [task, ablation, ablation.outcomes, task.batch([0, 1])],
+        "examples": [task, ablation, ablation.outcomes, task.batch([0, 1]), headcount.unlabeled(task, model)],
         "heads": [headcount.anatomy(model), scores, ablation, pruned],
         task.metric.name: [task, ablation.outcomes, pruned, headcount.compare_models(model, pruned.model, task)],
         "point": [headcount.pruning_curve(model, task, scores, step=0.5, overlap="allow")],

@@ -54,6 +54,25 @@ def test_another_signature_is_refused_and_says_what_differs(tmp_path):
     assert "--out" in refused.value.in_words({"run": "--out"}.__getitem__)
 
 
+def test_a_run_of_another_command_is_named_by_it(tmp_path):
+    flags = {"adaptive": False, "limit": 3}
+    with RunDirectory(tmp_path / "run", {**SIGNATURE, "command": "ablate"}, flags).open():
+        pass
+    other = RunDirectory(tmp_path / "run", {**SIGNATURE, "command": "importance"}, {"limit": 3})
+    with pytest.raises(RunConflict, match=r"headcount ablate.*headcount importance") as refused, other.open():
+        pass
+    assert "adaptive" not in str(refused.value)
+    same = RunDirectory(tmp_path / "run", {**SIGNATURE, "command": "ablate", "x": 1}, {**flags, "adaptive": True})
+    with pytest.raises(RunConflict, match=r"made without adaptive=…, now adaptive=…;"), same.open():
+        pass
+
+
+def test_a_directory_inside_a_file_is_refused(tmp_path):
+    (tmp_path / "dev.tsv").write_text("mine")
+    with pytest.raises(RunConflict, match=r"inside is inside a file.*run=…"):
+        RunDirectory(tmp_path / "dev.tsv/inside", SIGNATURE).open().__enter__()
+
+
 def test_a_directory_with_other_things_in_it_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(RunConflict, match=r"thesis\.tex"), RunDirectory(tmp_path, SIGNATURE).open():

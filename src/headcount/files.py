@@ -91,6 +91,15 @@ def write_whole(path: Path, content: bytes) -> None:
             partial.unlink(missing_ok=True)
 
 
+def make_parent(file: Path) -> None:
+    """Make the directory of a file that is about to be written, and see that it can be written there."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise HeadcountError(f"cannot write {file}: {error.strerror}", advice="choose another place") from error
+
+
 @contextmanager
 def replaced_directory(directory: Path, outdated: Callable[[str], bool]) -> Iterator[Path]:
     """A new directory beside the given one that takes its place when the block ends well, and vanishes otherwise.
@@ -103,7 +112,7 @@ def replaced_directory(directory: Path, outdated: Callable[[str], bool]) -> Iter
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
     except OSError as error:
-        raise HeadcountError(f"cannot write beside {directory}: {error.strerror}") from error
+        raise HeadcountError(f"cannot write beside {directory}: {error.strerror}", "choose another place") from error
     try:
         partial.chmod(0o777 & ~_umask())
         yield partial

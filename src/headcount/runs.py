@@ -62,7 +62,8 @@ class RunDirectory:
                 f"{self.path} is in use by another process", advice="wait for it, or choose another {run}"
             ) from None
         except OSError as error:
-            raise RunConflict(f"cannot use {self.path} as a run directory: {error.strerror or error}") from error
+            why = error.strerror or error
+            raise RunConflict(f"cannot use {self.path} as a run directory: {why}", "choose another {run}") from error
         try:
             self._begin_or_resume()
             for left in (*self.path.glob(LEFT), *(self.path / SHARDS).glob(LEFT)):
@@ -112,20 +113,30 @@ class RunDirectory:
 
     def _difference(self, known: dict[str, Any]) -> str:
         """What the run was made with, and what is asked for now: an option if one differs, else the signature."""
+        made, command = ((one or {}).get("command") for one in (known.get("signature"), self.signature))
+        if made and command and made != command:
+            return f"it was made by headcount {made}, not by headcount {command}"
         before, now = known.get("arguments") or {}, json.loads(json.dumps(self.arguments, default=str))
         for name in sorted({*before, *now} - ANYHOW) if before and now else ():
             if before.get(name) != now.get(name):
-                was, asked = (f"{{{name}}} {given[name]}" if name in given else "" for given in (before, now))
+                was, asked = (_as_given(name, given.get(name)) for given in (before, now))
                 return f"the run was made with{f' {was}' if was else f'out {{{name}}}'}, now {asked or 'without it'}"
         return _difference_in_words(known.get("signature"), self.signature)
 
 
+def _as_given(name: str, value: Any) -> str:
+    """An option as it was given; nothing if it was not, and a flag without a value."""
+    return "" if value is None or value is False else f"{{{name}}}" if value is True else f"{{{name}}} {value}"
+
+
 def refuse_other_directories(path: Path) -> None:
-    """Refuse to keep a run in a directory that holds something else."""
+    """Refuse to keep a run in a directory that holds something else, or that cannot be made."""
     if not str(path) or path == Path():
         raise RunConflict("a run needs a directory of its own", advice="name one with {run}")
     if path.is_file():
         raise RunConflict(f"{path} is a file", advice="choose another {run}")
+    if any(parent.is_file() for parent in path.parents):
+        raise RunConflict(f"{path} is inside a file", advice="choose another {run}")
     if path.is_dir() and not (path / RUN).exists():
         begun = {path / SHARDS, path / LOCK, *path.glob(LEFT)}  # by a process that was killed
         others = sorted(set(path.iterdir()) - begun)

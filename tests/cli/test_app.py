@@ -91,6 +91,8 @@ PRUNE = ["prune", "model", "--score-data", "dev.tsv", *DATA]
         (["evaluate", "model", "--data", "dve.tsv"], 1, "no file dve.tsv; change --data"),
         (["evaluate", "model", *DATA, "--target-data", "dev.fr"], 1, "no file dev.fr; change --target-data"),
         (["evaluate", "model", *DATA, "--dtype", "float33"], 2, "did you mean 'float32'"),
+        (["evaluate", "model", *DATA, "--seed", "-5"], 2, "--seed"),
+        (["evaluate", "model", *DATA, "--out", "dev.tsv/run"], 1, "inside a file; choose another --out"),
         (["evaluate", "model", *DATA, "--task", "taging"], 2, "did you mean 'tagging'"),
         (["evaluate", "model", *DATA, "--metric", "acuracy"], 2, "did you mean 'accuracy'"),
         (["evaluate", "model", *DATA, "--out", "dev.tsv"], 1, "dev.tsv is a file"),

@@ -24,6 +24,16 @@ def test_two_models_side_by_side(headcount, directories):
     assert all(f"batch {number}" in said for number in (1, 2)) or "batch 1 and 2" in said  # the verdict
 
 
+def test_a_model_that_is_not_a_cut_is_called_by_its_name(headcount, tmp_path):
+    for name in ("first", "second"):  # the same architecture, nothing removed: two checkpoints
+        save(tiny_models.bert(), tmp_path / name)
+    save(tiny_models.bert(num_hidden_layers=1, hidden_size=32), tmp_path / "other")
+    for name in ("second", "other"):
+        facts = json.loads(headcount("bench", tmp_path / "first", tmp_path / name, *QUICK, "--json").out)
+        assert {(row["model"], row["limit"]) for row in facts["rows"]} == {(name, None)}
+        assert set(facts["sizes"]) == {"original", name}
+
+
 def test_json(headcount, directories):
     answer = headcount("bench", directories / "bert", directories / "pruned", *QUICK, "--json", "--clock", "cpu")
     facts = json.loads(answer.out)
@@ -36,6 +46,7 @@ def test_json(headcount, directories):
     assert (facts["threads"], facts["clock"], facts["rounds"]) == (1, "cpu", 2)
     assert facts["sizes"]["pruned"]["disk"] == (directories / "pruned/model.safetensors").stat().st_size
     assert facts["signature"]["model"]["class"] == "BertForSequenceClassification"
+    assert list(facts)[-1] == "signature"
     assert "batch 1" in facts["verdict"]
     assert "2" in facts["verdict"]
 
@@ -82,6 +93,14 @@ def test_bad_options(headcount, directories, tmp_path):
     assert missing.code == 1
     assert str(tmp_path / "none") in missing.err
     assert "float8" in headcount("bench", directories / "bert", "--dtype", "float8").err
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file/x.onnx", "/proc/x.onnx"):
+        refused = headcount("export", directories / "bert", place)
+        assert (refused.code, str(place) in refused.err, refused.err.count("\n")) == (1, True, 1)
+    (tmp_path / "done.onnx").write_bytes(b"")
+    again = headcount("export", tmp_path / "done.onnx", tmp_path / "again.onnx")
+    assert (again.code, "done.onnx is an export already" in again.err) == (2, True)
+    assert "1 alternating round," in headcount("bench", directories / "bert", *QUICK[:4], "--rounds", "1").out
     assert headcount("export", directories / "bert").code == 2
     assert headcount("export", directories / "bert", tmp_path / "small.txt").code == 2
 

@@ -151,12 +151,15 @@ def test_a_run_of_views_goes_into_the_report(headcount, place, tmp_path):
     [
         (("view", "model"), 2, "--text"),
         (("view", "model", "--text", "a", "--data", "dev.tsv"), 2, "--data"),
+        (("view", "model", "--text", "a", "--column", "text"), 2, "--column is for --data"),
+        (("explore", "model", "--split", "test"), 2, "--split is for --data"),
         (("view", "model", "--text", " "), 1, "empty"),
         (("explore", "model", "--text", " "), 1, "empty"),
         (("explore", "nowhere"), 1, "nowhere"),
         (("explore", "model", "dev.tsv"), 1, "dev.tsv"),
         (("explore", "model", "--port", "99999"), 2, "--port"),
         (("explore", "model", "--host", "192.0.2.1"), 1, "192.0.2.1"),
+        (("explore", "model", "--host", "256.1.1.1"), 1, "another --host or --port"),
     ],
 )
 def test_refusals(headcount, place, monkeypatch, served, words, code, fact):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from headcount import save
+from headcount.cli import console as printing
 from headcount.runs import read_run
 from headcount.tasks.text import word_tokenizer
 from tiny_models import bert, gpt, marian
@@ -234,6 +236,26 @@ def test_an_empty_choice_of_heads_is_refused(headcount, classifier, extra):
     assert "no heads" in answer.err
 
 
+def test_nothing_to_turn_off_is_wrong_usage(headcount, classifier):
+    answer = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--off", "")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--off is empty" in answer.err
+
+
+@pytest.mark.parametrize(("width", "gone"), [(80, ["p (BH)"]), (60, ["p (BH)", "accuracy", "p"])])
+def test_a_narrow_table_of_ablations_keeps_change_interval_and_head(headcount, classifier, monkeypatch, width, gone):
+    monkeypatch.setattr(printing.console, "_width", width)
+    answer = headcount("ablate", classifier / "model", "--data", classifier / "dev.tsv")
+    lines = answer.out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in answer.out
+    header = next(line for line in lines if line.startswith("┃"))
+    shown = {name.strip() for name in header.split("┃")}
+    assert {"head", "change", "95% interval"} <= shown
+    assert not shown & set(gone)
+    assert re.search(rf"{', '.join(map(re.escape, gone))} left\s+out", answer.err)
+
+
 def test_a_refused_run_directory_is_left_as_it_was(headcount, classifier, tmp_path):
     (tmp_path / "precious").write_text("mine")
     answer = headcount("evaluate", classifier / "model", "--data", classifier / "dev.tsv", "--out", tmp_path)
@@ -288,6 +310,15 @@ def test_compare_two_models(headcount, classifier, tmp_path):
     assert (refused.code, "--fill" in refused.err) == (2, True)
     refused = headcount(*ask, "--against", classifier / "other.tsv")
     assert refused.code == 2
+
+
+def test_models_of_different_tasks_are_not_compared(headcount, classifier, tmp_path):
+    save(bert(num_labels=1), tmp_path / "other", word_tokenizer("a fine film"))
+    answer = headcount("compare", classifier / "model", tmp_path / "other", "--data", classifier / "dev.tsv")
+    assert answer.code == 1
+    said = answer.err.splitlines()[-1]
+    assert str(tmp_path / "other") in said
+    assert "not made for classification, but for regression; compare two models of one task" in said
 
 
 def test_evaluate_gives_the_score_first(headcount, classifier):

@@ -38,7 +38,7 @@ def test_shards_give_the_same_bits(task, tmp_path, small_shards):
     assert np.array_equal(whole.values, cut.values)
 
 
-def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, monkeypatch):
+def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, monkeypatch, caplog):
     model = bert()
     calls = []
     original = Evaluation.__call__
@@ -55,8 +55,10 @@ def test_finished_shards_are_not_computed_again(task, tmp_path, small_shards, mo
     assert len(list((tmp_path / "outcomes").iterdir())) == 2
     calls.clear()
     monkeypatch.setattr(Evaluation, "__call__", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs))
-    resumed = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
+    with caplog.at_level("INFO", logger="headcount"):
+        resumed = evaluate(model, task, masks(model), run=tmp_path, tokens=32)
     total = len(cut_shards(task.lengths, len(masks(model)), 32, model))
+    assert f"resuming: 2 of {total} shards done" in caplog.messages
     assert len(calls) == total - 2
     assert np.array_equal(resumed.values, evaluate(model, task, masks(model), tokens=32).values)
 

@@ -62,6 +62,8 @@ def test_each_model_reads_the_texts_with_its_own_tokenizer_and_its_own_classes()
     assert (compared.before, compared.after, compared.agreement) == (0.5, 0.5, 1.0)
     with pytest.raises(BadData, match=r"6 examples.*cannot be paired with 4"):
         compare_models(*models, tasks[0], tasks[1].subset(range(4)))
+    with pytest.raises(BadData, match=r"accuracy.*other_task by f1"):
+        compare_models(*models, tasks[0], Classification(rows, tasks[1].tokenizer, label2id=numbers[1], metric="f1"))
 
 
 @pytest.mark.parametrize("job", CUTS)

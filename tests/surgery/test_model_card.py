@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from huggingface_hub import ModelCard
 
 import zoo
-from headcount import load, remove, save
+from headcount import anatomy, load, remove, save
 from headcount.surgery import Evidence
 
 GONE = ["encoder.0.1", "encoder.2.0", "encoder_ffn.1.0-9"]
@@ -36,6 +39,22 @@ def test_what_the_hub_reads(tmp_path):
     assert str(tmp_path) not in card.content
     assert "1905.10650" in card.text
     assert "1905.09418" in card.text
+
+
+@pytest.mark.parametrize("gone", [GONE, [f"encoder.{layer}.1" for layer in range(zoo.LAYERS)]])
+def test_the_code_of_the_card_runs_where_it_was_saved(tmp_path, monkeypatch, gone):
+    monkeypatch.chdir(tmp_path)
+    model = remove(zoo.build("bert", "BertForSequenceClassification"), gone)
+    text = (save(model, "run/model") / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        names: dict = {}
+        exec(block, names)
+        assert anatomy(names["model"]).heads == anatomy(model).heads
+        assert 'run/model"' in block
+    monkeypatch.chdir("run")
+    assert '"small"' in (save(model, tmp_path / "run/small") / "README.md").read_text()  # no path of this machine
 
 
 def test_the_base_model_and_its_license_are_carried_on(tmp_path):

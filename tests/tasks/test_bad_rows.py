@@ -42,6 +42,9 @@ BAD = {
         "answering", "bad.jsonl", rows({"question": "who", "context": "a dog runs", "answers": ["cat"]}),
         r"bad\.jsonl, line 1, column 'answers'.*'cat' is not in the context",
     ),
+    "questions alone": ("answering", "bad.tsv", "text\tlabel\na dog\tfine\na cat\tdull\n", r"bad\.tsv: .*label=…"),
+    "words alone": ("tagging", "bad.jsonl", rows({"tokens": ["a", "dog"]}), r"bad\.jsonl: .*label=…"),
+    "texts for choices": ("choice", "bad.txt", "a dog\na cat\n", r"bad\.txt, line 1.*choices=…"),
     "a choice that is none": (
         "choice", "bad.jsonl", rows({"question": "a", "choices": ["dog", "cat"], "label": 2}),
         r"line 1, column 'label': 2 is none of the 2 choices",

@@ -104,9 +104,15 @@ def test_beams_that_would_have_no_effect_are_refused(gpt_tokenizer, marian_token
 def test_a_regression_model_is_named_before_a_column_is_guessed(tokenizer):
     rows = [{"genre": "main-news", "sentence": f"a dog {'runs ' * i}", "score": i / 2} for i in range(12)]
     model = bert(num_labels=1)
-    with pytest.raises(BadData, match="regression") as refused:
+    with pytest.raises(
+        HeadcountError, match=r"not made for classification, but for regression; change kind="
+    ) as refused:
         load_task("classification", rows, tokenizer, model)
     assert "genre" not in str(refused.value)
+    with pytest.raises(BadData, match=r"multi_label_classification.*docs/tasks\.md"):
+        Classification([{"text": "a dog", "label": 0}], tokenizer).check(
+            bert(problem_type="multi_label_classification")
+        )
 
 
 def test_texts_are_cut_to_the_models_positions(tokenizer):

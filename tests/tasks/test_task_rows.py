@@ -130,7 +130,9 @@ def test_a_csv_may_hold_line_breaks_and_names_the_line_where_a_row_begins(tmp_pa
         ("x.txt", b" \n\n", r"x\.txt .*empty"),
         ("x.tsv", "text\tlabel\nna\xefve\t1\n".encode("latin-1"), r"x\.tsv, line 2: .*UTF-8"),
         ("x.tsv", b"text\tlabel\n", r"x\.tsv: .*no rows"),
-        ("x.tsv", b"label\tlabel\nsome\t1\n", None),
+        ("x.tsv", b"some\tsome\nother\t1\n", None),
+        ("x.tsv", b"text\ttext\tlabel\nsome\tmore\t1\n", r"x\.tsv, line 1: .*'text'"),
+        ("x.xlsx", bytes(range(256)), r"x\.xlsx, line 2: .*UTF-8.*workbook"),
         ("x.jsonl", b'{"text": "a"}\n{"text": \n', r"x\.jsonl, line 2: .*JSON.* column 10$"),
         ("x.jsonl", b'{"text": "a"}\n[1]\n', r"x\.jsonl, line 2: .*JSON object"),
         ("x.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', r"x\.jsonl, line 2: .*'label'.*line 1"),
@@ -165,11 +167,16 @@ def test_other_refusals(tmp_path, monkeypatch):
     with pytest.raises(BadData, match=r"x\.tsv .*column 2\b.*\b2, counted from 0"):
         rows.column(2)
 
+    (tmp_path / "model").mkdir()
+    write(tmp_path / "model/config.json", "{}")
+    with pytest.raises(BadData, match=r"model is the directory of a model"):
+        Rows.of(tmp_path / "model")
+
     def offline(*_, **__):
         raise ConnectionError("Couldn't reach the hub\nlong story")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(BadData, match=r"^someone/data: .*no such file.*Couldn't reach the hub$"):
+    with pytest.raises(BadData, match=r"^someone/data: .*no such file.*the hub cannot be reached"):
         Rows.of("someone/data")
 
 

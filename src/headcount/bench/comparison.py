@@ -69,7 +69,9 @@ class Benchmark(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
-        return {**asdict(self), "verdict": self.verdict}
+        found = asdict(self)
+        signature = found.pop("signature")
+        return {**found, "verdict": self.verdict, "signature": signature}
 
 
 def benchmark(
@@ -152,7 +154,7 @@ def _named(models: Any) -> dict[str, Any]:
 
 
 def is_cut_of(whole: Any, other: Any) -> bool:
-    """Whether a model can be what is left of another one: of its class, with its tensors, none larger."""
+    """Whether a model can be what is left of another one: of its class, with its tensors, some smaller, none larger."""
     if (
         not (hasattr(whole, "state_dict") and hasattr(other, "state_dict"))
         or type(whole).__name__ != type(other).__name__
@@ -160,7 +162,7 @@ def is_cut_of(whole: Any, other: Any) -> bool:
         return False
     shapes = {name: tensor.shape for name, tensor in whole.state_dict().items()}
     left = {name: tensor.shape for name, tensor in other.state_dict().items()}
-    if embedding_rows(whole) != embedding_rows(other) or not left.keys() <= shapes.keys():
+    if left == shapes or embedding_rows(whole) != embedding_rows(other) or not left.keys() <= shapes.keys():
         return False
     pairs = [(shape, shapes[name]) for name, shape in left.items()]
     return all(len(a) == len(b) and all(m <= n for m, n in zip(a, b, strict=True)) for a, b in pairs)

@@ -170,8 +170,8 @@ def _print_decisions(result: dict[str, Any], metric: Any, alpha: float) -> None:
     margin = f"{result['margin']:g}%" if metric.relative else counted(result["margin"], "point")
     share = result["evaluated"] / (len(rows) * result["available"])
     console.print(
-        f"Of {counted(len(rows), 'head')}, {numbers[0]} are significantly missed, {numbers[1]} are shown to cost at "
-        f"most {margin}, and {numbers[2]} are undecided. With {1 - alpha:.0%} confidence, all intervals and decisions "
+        f"Of {counted(len(rows), 'head')}: {numbers[0]} significantly missed, {numbers[1]} shown to cost at "
+        f"most {margin}, and {numbers[2]} undecided. With {1 - alpha:.0%} confidence, all intervals and decisions "
         f"are right ({result['test']}). The sweep evaluated {share:.0%} of what a full one would."
     )
 

@@ -96,6 +96,8 @@ def run(words: list[str]) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers' own bars, too
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # each of its attempts to connect, with an address
     if not sys.stdout.isatty():  # a file or a pipe has no width that a table could exceed
         os.environ.setdefault("COLUMNS", "140")
     try:

@@ -150,7 +150,7 @@ def _print(result: dict[str, Any]) -> None:
     compiled = ", compiled" if result["compiled"] else ""
     spread = "95% intervals" if result["rounds"] >= 6 else "smallest to largest value (six rounds give 95% intervals)"
     console.print(
-        f"Medians of {result['rounds']} alternating rounds, {spread}, {threads}, "
+        f"Medians of {counted(result['rounds'], 'alternating round')}, {spread}, {threads}, "
         f"{result['clock']} clock{compiled}."
         + (" The limit is the ratio of counted FLOPs." if any(row["limit"] for row in result["rows"]) else "")
     )

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import SOURCES, Data, Fill, Setup, command, option
-from headcount.errors import counted
+from headcount.cli.options import SOURCES, Data, Fill, Setup, command, listed, option
+from headcount.errors import HeadcountError, counted
 
 
 @command(sharded=True)
@@ -30,6 +30,9 @@ def evaluate(
 
       headcount evaluate ./model --data dev.tsv --off encoder.3,encoder_ffn.3.0-511
     """
+    if off is not None and not listed(off):
+        raise typer.BadParameter("--off is empty; write for example --off encoder.3.5,encoder.4.0, or leave it out")
+
     from headcount.ablation import effects_of
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress
@@ -131,6 +134,7 @@ def _two_models(setup: Setup, data: str, other: str, max_drop: float) -> None:
 
     model, tokenizer = setup.load_model()
     task = setup.load_task(data, tokenizer, model)
+    _refuse_other_task(setup, other, task.kind)
     second, on_other = load_weights(other, setup.device, setup.dtype), None
     if not other.endswith(".onnx"):  # an export has the tokenizer of the model that it is compared with
         reader = load_reader(tokenizer_directory(other), other, second)
@@ -140,6 +144,17 @@ def _two_models(setup: Setup, data: str, other: str, max_drop: float) -> None:
             found = compare_models(model, second, task, on_other, max_drop=max_drop, run=run.directory, progress=bar)
         result = run.finish({**found.to_json(), "model": setup.model, "other": other})
     print_json(result) if setup.as_json else _print_models(result, task.metric)
+
+
+def _refuse_other_task(setup: Setup, other: str, kind: str) -> None:
+    """Refuse a second model that is not made for the task of the first; its weights are not read."""
+    from headcount.cli.model_loading import refuse_unsuited
+
+    try:
+        refuse_unsuited(other, kind, None)
+    except HeadcountError as error:
+        advice = "compare two models of one task"
+        raise HeadcountError(f"{other} cannot be compared with {setup.model}: {error.message}", advice) from error
 
 
 def _print_models(result: dict[str, Any], metric: Any) -> None:

@@ -72,6 +72,7 @@ def explore(
     from headcount.cli.command_run import refuse_missing_model
     from headcount.cli.console import messages
 
+    refuse_without_data(data, column, split)
     refuse_missing_model(model)
 
     from headcount.explore import Answers, ExploreServer, Inspector
@@ -100,6 +101,13 @@ def explore(
         if not no_open:
             webbrowser.open(server.address)
         server.serve_until_interrupted()
+
+
+def refuse_without_data(data: str | None, column: str | None, split: str | None) -> None:
+    """Refuse options that say how `--data` is read, where it was not given."""
+    for name, value in (("--column", column), ("--split", split)):
+        if data is None and value is not None:
+            raise typer.BadParameter(f"{name} is for --data, which is not given")
 
 
 def open_model(model: str, runs: Sequence[str], device: str, dtype: str) -> tuple[Any, Any, Any]:
@@ -178,6 +186,7 @@ def view(
 
     if (text is None) == (data is None):
         raise typer.BadParameter("give either --text or --data")
+    refuse_without_data(data, column, split)
     refuse_missing_model(model)
 
     from headcount.explore import view as precompute

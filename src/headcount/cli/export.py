@@ -58,6 +58,8 @@ def export(
         raise typer.BadParameter("the file to write is missing: headcount export MODEL FILE.onnx")
     if file is not None and out is not None:
         raise typer.BadParameter(f"two files to write are given: {file} and --out {out}")
+    if setup.model.endswith(".onnx"):
+        raise typer.BadParameter(f"{setup.model} is an export already; name the directory of a saved model")
     if gguf is not None and layout is not None:
         raise typer.BadParameter(f"--gguf {gguf} writes one file, and --layout {layout} a directory: choose one")
     if gguf is not None:
@@ -128,7 +130,8 @@ def _gguf(setup: Setup, file: Path, dtype: str, overwrite: bool) -> None:
     written = export_gguf(model, file, tokenizer, dtype=dtype, overwrite=overwrite)
     facts = {"path": str(file), "graph": written.graph, "size": written.size, "difference": written.difference}
     if setup.as_json:
-        print_json({"signature": {"model": model_signature(model), "versions": versions()}, **facts})
+        signature = {"model": model_signature(model), "versions": versions()}
+        print_json({"model": setup.model, **facts, "signature": signature})
         return
     console.print(f"Wrote {file}: {written.size / 1e6:,.1f} MB, for llama.cpp's {written.graph} graph.", soft_wrap=True)
     console.print(f"Log probabilities of likely next tokens differ from PyTorch's by at most {written.difference:.2g}.")

@@ -142,11 +142,11 @@ def _print_convergence(settled: dict[str, Any]) -> None:
 
     if settled["stable_at"] is not None:
         console.print(
-            f"The order is stable: two estimates from {settled['stable_at']} examples each agree (Spearman r "
-            f"{settled['target']:g} or more)."
+            f"The order is stable: two estimates from {counted(settled['stable_at'], 'example')} each agree "
+            f"(Spearman r {settled['target']:g} or more)."
         )
     elif settled["sizes"]:
         console.print(
-            f"The order is not stable yet: two estimates from {settled['sizes'][-1]} examples each agree with "
-            f"Spearman r {settled['agreement'][-1]:.2f}; more data would help."
+            f"The order is not stable yet: two estimates from {counted(settled['sizes'][-1], 'example')} each agree "
+            f"with Spearman r {settled['agreement'][-1]:.2f}; more data would help."
         )

@@ -99,7 +99,7 @@ AsJson = Annotated[bool, option("--json", panel=RUN, help="Print one JSON object
 Overwrite = Annotated[bool, option("--overwrite", help="Replace what is already there.")]
 Split = Annotated[str | None, option("--split", panel=TASK, help="Split of a hub data set.")]
 Limit = Annotated[int | None, option("--limit", panel=TASK, min=1, help="Use a random sample of this size.")]
-Seed = Annotated[int, option("--seed", panel=RUN, help="Random seed.")]
+Seed = Annotated[int, option("--seed", panel=RUN, min=0, help="Random seed.")]
 Device = Annotated[
     str,
     option(

@@ -172,7 +172,7 @@ def prune(
             raise typer.BadParameter(f"{name} needs --recover-epochs")
     units_named(units)
     if max_drop is not None and not max_drop >= 0:
-        raise typer.BadParameter(f"--max-drop {max_drop:g} is below 0; give the largest drop in points")
+        raise typer.BadParameter(f"--max-drop {max_drop:g} is not a drop; give the largest in points, 0 or more")
     sizes = [option for option in SIZES.split(", ") if given[option.removeprefix("--")] is not None]
     if len(sizes) > 1:
         raise typer.BadParameter(f"{' and '.join(sizes)} each set the size of the cut; give one of them")

@@ -116,7 +116,7 @@ class ExploreServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
-            advice = "choose another {port}, or leave it out"
+            advice = "choose another {host} or {port}, or leave them out"
             raise HeadcountError(f"cannot listen on {host} port {port}: {error.strerror or error}", advice) from error
 
     @property

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headcount.errors import HeadcountError, UnsupportedModel, first_line
+from headcount.files import make_parent
 from headcount.runs import model_signature
 from headcount.structure import AttentionSite, FeedForwardSite, anatomy
 
@@ -70,7 +71,7 @@ def export_gguf(
             f"{dtype} is not a type of GGUF that headcount writes", advice=f"choose {', '.join(TYPES)}"
         )
     vocabulary = _vocabulary(tokenizer, model.get_input_embeddings().weight.shape[0])
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_parent(file)
     partial = file.with_name(f".{file.stem}.{os.getpid()}.gguf")
     try:
         _write(model, partial, graph, dtype, vocabulary)

@@ -31,7 +31,7 @@ from headcount.export.onnx_runtime import (
     refuse_target,
     require_onnx,
 )
-from headcount.files import path_of, replaced_directory
+from headcount.files import make_parent, path_of, replaced_directory
 from headcount.heads import format_ranges
 from headcount.runs import model_signature, versions
 from headcount.structure import anatomy, device_of, kernel_of, random_inputs, whole_anatomy
@@ -116,7 +116,7 @@ def export_onnx(
     refuse_target(file, overwrite)
     split = model.can_generate() and model.config.is_encoder_decoder
     names = [part_path(file, part) for part in ("encoder", "decoder")] if split else [file]
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_parent(file)
     with _unchanged(model), tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as place:
         folder = Path(place)
         named = dict(zip((name.name for name in names), graphs(model).values(), strict=True))

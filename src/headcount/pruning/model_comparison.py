@@ -54,10 +54,15 @@ def compare_models(
     for name, one in (("model", model), ("other", second)):
         if not isinstance(one, nn.Module):
             raise HeadcountError(f"{name} is a {type(one).__name__}", advice=f"give {{{name}}} a model, loaded")
-    if len(on_other) != len(task) or on_other.metric.name != task.metric.name:
+    if on_other.metric.name != task.metric.name:
         raise BadData(
-            f"{counted(len(task), 'example')} ({task.metric.name}) cannot be paired with {len(on_other)} "
-            f"({on_other.metric.name}): the tokenizers split the texts differently, or the data are not the same"
+            f"the task is measured by {task.metric.name}, and other_task by {on_other.metric.name}",
+            advice="give both the same metric",
+        )
+    if len(on_other) != len(task):
+        raise BadData(
+            f"{counted(len(task), 'example')} cannot be paired with {len(on_other)}: "
+            "the tokenizers split the texts differently, or the data are not the same"
         )
     on_other.check(second)
     task.check(model)

@@ -128,7 +128,8 @@ class Pruning:
             )
         if self.heads is not None and (not self.heads > 0 or (isinstance(self.heads, float) and self.heads > 1)):
             raise HeadcountError(
-                f"{self.heads:g} is neither a share nor a number of heads", advice="give {heads} as 50% or as 36"
+                f"{_share_or_number(self.heads)} is neither a share of the heads nor a number of them",
+                advice="give {heads} as 50% or as 36",
             )
         for name, what in (("params", "parameters"), ("flops", "FLOPs")):
             share = getattr(self, name)
@@ -238,6 +239,11 @@ class Pruning:
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def _share_or_number(value: float) -> str:
+    """A share as a percentage, and a whole number as it is: 2.0 is 200%, not two."""
+    return f"{100 * value:g}%" if isinstance(value, float) else f"{value}"
 
 
 def _number(name: str, value: Any) -> Any:

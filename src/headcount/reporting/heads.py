@@ -141,8 +141,8 @@ def _decisions(run: RunRecord) -> str:
     share = numbers.share((run.number("evaluated") or 0) / most) if most else numbers.MISSING
     return (
         f"Ablated one at a time on up to {run.data()}, each head until it was decided: {len(missed)} of "
-        f"{len(run.heads)} heads are significantly missed{named}, {found['within']} are shown to be within the margin "
-        f"({run.metric.limit(run.number('margin'))}), {found['undecided']} are undecided, by {share} of a full sweep."
+        f"{len(run.heads)} heads significantly missed{named}, {found['within']} shown to be within the margin "
+        f"({run.metric.limit(run.number('margin'))}), {found['undecided']} undecided, by {share} of a full sweep."
     )
 
 

@@ -120,7 +120,7 @@ def _causal_found(run: RunRecord) -> Markup:
     return tag(
         "p",
         sentences(
-            f"{said} heads on {run.data()}, with lambda {price} and {seeds} seeds.",
+            f"{said} heads on {run.data()}, with lambda {price} and {seeds} seed{'' if seeds == '1' else 's'}.",
             "A facilitating head stays open when its gate is pressed to close, an interfering one stays closed when it "
             "is pressed to open, and an irrelevant one goes with the price.",
             *run.texts("remarks"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,7 @@ PIPELINES = {
     "MTModel": "translation",
     "ForImageClassification": "image-classification",
 }
+PLACE = "# this directory, or its hub id"
 PAPERS = """headcount builds on two papers: *Are Sixteen Heads Really Better than One?* (Michel, Levy and Neubig, 2019,
 [arXiv:1905.10650](https://arxiv.org/abs/1905.10650)) and *Analyzing Multi-Head Self-Attention: Specialized Heads Do the
 Heavy Lifting, the Rest Can Be Pruned* (Voita et al., 2019, [arXiv:1905.09418](https://arxiv.org/abs/1905.09418))."""
@@ -49,18 +51,18 @@ class Evidence:
     command: Sequence[str] = ()
 
 
-def model_card(model: Any, name: str, *, stock: bool, evidence: Evidence | None = None) -> str:
+def model_card(model: Any, name: str, *, path: str, stock: bool, evidence: Evidence | None = None) -> str:
     """The text of README.md for a pruned model, with metadata as the hub expects them.
 
-    stock: whether plain `from_pretrained` loads it.
+    path: of its directory, as it is loaded. stock: whether plain `from_pretrained` loads it.
     """
     evidence = evidence or Evidence()
     base, inherited = _origin(model)
     sections = [
         f"# {name}",
-        f"{_summary(model, base)} The rest keeps its weights, so the model is smaller and faster in itself.",
+        f"{_summary(model, base)} What is gone is cut out of the weights, not masked.",
         *([_section("How it compares", "\n".join(f"- {finding}" for finding in evidence.findings))]),
-        _section("How to load it", _loading(model, stock)),
+        _section("How to load it", _loading(model, json.dumps(path, ensure_ascii=False), stock)),
         _section("What is left", _table(model)),
         _section("How it was made", _making(evidence.command)),
         _section("Papers", PAPERS),
@@ -157,10 +159,11 @@ def _section(title: str, text: str) -> str:
     return f"## {title}\n\n{text}" if text else ""
 
 
-def _loading(model: Any, stock: bool) -> str:
+def _loading(model: Any, place: str, stock: bool) -> str:
+    """Code that loads the model. place: its directory, in quotes."""
     if sentence_directory(model) is not None:
         trusting = "" if stock else ", trust_remote_code=True"
-        make = f'model = SentenceTransformer("DIRECTORY or hub id"{trusting})'
+        make = f"model = SentenceTransformer({place}{trusting})  {PLACE}"
         code = f"from sentence_transformers import SentenceTransformer\n\n{make}"
         needed = (
             "" if stock else "It needs headcount (pip install headcount), which the code that you trust imports:\n\n"
@@ -169,10 +172,10 @@ def _loading(model: Any, stock: bool) -> str:
     autos = {name: auto for auto, name in reversed(auto_classes(model.config).items())}
     auto = next((autos[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in autos), "AutoModel")
     trusting = "" if stock else ", trust_remote_code=True"
-    plain = f'from transformers import {auto}\n\nmodel = {auto}.from_pretrained("DIRECTORY or hub id"{trusting})'
+    plain = f"from transformers import {auto}\n\nmodel = {auto}.from_pretrained({place}{trusting})"
     if stock:
-        return f"It is a stock checkpoint:\n\n```python\n{plain}\n```"
-    ours = 'import headcount  # pip install headcount\n\nmodel = headcount.load("DIRECTORY or hub id")'
+        return f"It is a stock checkpoint:\n\n```python\n{plain}  {PLACE}\n```"
+    ours = f"import headcount  # pip install headcount\n\nmodel = headcount.load({place})  {PLACE}"
     return (
         f"```python\n{ours}\n```\n\nor, where headcount is installed, like any other model (also in pipelines, the "
         "Trainer, PEFT and sentence-transformers). The code that you trust is one file that imports headcount:\n\n"

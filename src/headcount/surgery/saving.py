@@ -95,7 +95,7 @@ def save(
         with replaced_directory(target, lambda name: _is_outdated(target / name)) as partial:
             stock = _write(model, partial, max_shard_size)
             if recorded_sites(model.config) and (not (target / CARD).exists() or _is_outdated(target / CARD)):
-                card = model_card(model, _title(target), stock=stock, evidence=evidence)
+                card = model_card(model, _title(target), path=_shown(target), stock=stock, evidence=evidence)
                 (partial / CARD).write_text(card, encoding="utf-8")
             if tokenizer is not None:
                 tokenizer.save_pretrained(partial)
@@ -131,6 +131,11 @@ def _title(target: Path) -> str:
     """What a card calls the model: by its directory, or by that of the run that it is in."""
     path = target.resolve()
     return path.parent.name if path.name == "model" else path.name
+
+
+def _shown(target: Path) -> str:
+    """The path of a model's directory in its card: as it was given, or its name, so that no paths of a machine show."""
+    return target.name if target.is_absolute() or ".." in target.parts else target.as_posix()
 
 
 def _write(model: Any, directory: Path, max_shard_size: int | str) -> bool:

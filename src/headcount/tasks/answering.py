@@ -58,11 +58,11 @@ class QuestionAnswering(BaseTask):
     ) -> None:  # fmt: skip
         rows = Rows.of(data, split)
         text, on_question = find_column(rows, text, "text", QUESTIONS, is_text)
-        pair, on_context = find_column(rows, pair, "pair", CONTEXTS, lambda value: is_text(value) and value)
+        pair, on_context = find_column(rows, pair, "pair", CONTEXTS, lambda value: is_text(value) and value, [text])
         remarks = [*on_question, *on_context]
         self.answers, starts = [[""]] * len(rows), [[0]] * len(rows)
         if labels:
-            label, on_answers = find_column(rows, label, "label", ANSWER_COLUMNS)
+            label, on_answers = find_column(rows, label, "label", ANSWER_COLUMNS, apart=[text, pair])
             remarks += on_answers
             self.answers, starts = _answers(rows, label, texts_of(rows, pair))
         some_have_none = labels and any(answers == [""] for answers in self.answers)

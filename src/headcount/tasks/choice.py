@@ -208,7 +208,10 @@ def _choices(rows: Rows, column: Column) -> tuple[list[list[str]], list[str], li
     name, remarks = find_column(rows, column, "choices", (*CHOICES, "text"), lambda value: isinstance(value, list))
     for i, value in enumerate(rows.table[name]):
         if not isinstance(value, list) or len(value) < 2 or not all(isinstance(one, str) and one for one in value):
-            raise BadData(f"{rows.place(i, name)}: expected a list of at least two choices, not {value!r}")
+            raise BadData(
+                f"{rows.place(i, name)}: expected a list of at least two choices, not {value!r}",
+                "name their column with {choices}",
+            )
     return [list(value) for value in rows.table[name]], [name], remarks
 
 

@@ -54,8 +54,9 @@ class Classification(SingleLabel):
     (2, [1, 0], torch.Size([1, 5]))
 
     data: whatever `Rows.of` reads. text, pair, label: columns by name or number; guessed if left out.
-    label2id: the model's, for labels that are names; without it, names are numbered in sorted order. A model that has
-        no names for its classes (LABEL_0) is refused then: nothing says which name is which.
+    label2id: the model's, for labels that are names. If it has only placeholders (LABEL_0), names are refused: nothing
+        says which is which. Without it, names are numbered in sorted order, with a remark, and `check` refuses a model
+        that names its classes otherwise.
     num_labels: how many classes the model has, if label2id does not say.
     metric: accuracy, f1 (of class 1), f1_macro, matthews, loss or logit_difference (of the right class and the best
         other one).
@@ -117,9 +118,14 @@ class Classification(SingleLabel):
 def refuse_other_outputs(config: Any) -> None:
     """Refuse a model whose outputs are not the scores of classes, one of which is right."""
     if getattr(config, "problem_type", None) not in (None, "single_label_classification"):
-        raise BadData(f"the model is for {config.problem_type}; expected single_label_classification")
+        raise BadData(
+            f"the model is for {config.problem_type}, not for single_label_classification",
+            "change {kind}"
+            if config.problem_type == "regression"
+            else "docs/tasks.md shows how to write a task for it",
+        )
     if getattr(config, "num_labels", 2) < 2:
-        raise BadData("the model has a single output, for regression; expected one output per class")
+        raise BadData("the model has a single output, for regression, not one for each class", advice="change {kind}")
 
 
 def class_labels(batch: Batch) -> Tensor:
@@ -151,8 +157,8 @@ def class_ids(
     >>> class_ids(Rows({"label": ["no", "yes", "no"]}), "label")
     ([0, 1, 0], {'no': 0, 'yes': 1}, ['labels numbered in sorted order: no = 0, yes = 1'])
 
-    label2id: the model's; placeholder names like LABEL_0 are ignored. Names are then numbered in sorted order, but only
-        if there are as many as the model has classes: one that is missing from the data would shift the others.
+    label2id: the model's; if it has only placeholders like LABEL_0, names are refused. Without it, they are numbered in
+        sorted order, but only if there are `num_labels` of them: one that is missing would shift the others.
     num_labels: how many classes the model has, to refuse numbers beyond it.
     """
     values = [_clean(rows, i, column) for i in range(len(rows))]

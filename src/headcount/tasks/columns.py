@@ -74,7 +74,12 @@ def find_text(rows: Rows, text: Column, pair: Column, label: str | None = None) 
 
 
 def find_column(
-    rows: Rows, given: Column, what: str, names: Sequence[str], fits: Callable[[Any], bool] = lambda value: True
+    rows: Rows,
+    given: Column,
+    what: str,
+    names: Sequence[str],
+    fits: Callable[[Any], bool] = lambda value: True,
+    apart: Collection[str] = (),
 ) -> tuple[str, list[str]]:
     """The column given, else the first of these names whose values fit, else the first that fits; and a remark.
 
@@ -85,15 +90,15 @@ def find_column(
     >>> find_column(Rows({"a": ["x"], "b": [[1]]}), None, "label", ("tags",), lambda value: isinstance(value, list))
     ('b', ["label: column 'b'"])
 
-    what: the argument that names the column.
+    what: the argument that names the column. apart: columns that hold something else, and are not guessed again.
     """
     if given is not None:
         return rows.name(given), []
-    lower = {name.strip().lower(): name for name in rows.names}
+    lower = {name.strip().lower(): name for name in rows.names if name not in apart}
     named = [lower[name] for name in names if name in lower]
-    share = {name: sum(1 for one in rows.table[name] if fits(one)) / max(1, len(rows)) for name in rows.names}
+    share = {name: sum(1 for one in rows.table[name] if fits(one)) / max(1, len(rows)) for name in lower.values()}
     usual = [name for name in named if share[name] > 0.5]
-    for name in [*usual, *(name for name in rows.names if share[name] == 1), *named]:
+    for name in [*usual, *(name for name in share if share[name] == 1), *named]:
         return name, [] if len(rows.names) == 1 else [_remark(what, name)]
     listed = ", ".join(rows.names)
     raise BadData(f"{rows.source}: no column has values that fit {what} ({listed})", advice=f"pass {{{what}}}")

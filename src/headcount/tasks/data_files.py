@@ -55,7 +55,10 @@ def _decode(path: Path) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise BadData(f"{path.name}, line {line}: the text is not UTF-8") from error
+        raise BadData(
+            f"{path.name}, line {line}: the text is not UTF-8",
+            advice="save it as UTF-8 text; a workbook or an archive has to be exported or unpacked first",
+        ) from error
     if not text.strip():
         raise BadData(f"{path.name} is empty")
     return text
@@ -92,6 +95,11 @@ def _separated_by_semicolons(name: str, lines: list[tuple[int, str]]) -> list[st
 def _read_table(name: str, rows: Iterator[tuple[int, list[str]]], hint: list[str]) -> dict[str, Any]:
     numbered = list(rows)
     first = numbered[0][1]
+    twice = [cell for cell in first if first.count(cell) > 1 and _is_known(cell)]
+    if twice:
+        raise BadData(
+            f"{name}, line {numbered[0][0]}: two columns are called {twice[0]!r}", advice="rename one of them"
+        )
     header = _is_header(first, [row for _, row in numbered[1:1001]])
     names = first if header else [str(i) for i in range(len(first))]
     numbered = numbered[header:]

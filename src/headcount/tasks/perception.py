@@ -177,7 +177,7 @@ class SpeechRecognition(Generation):
         source, remarks = find_column(rows, source, "source", SOUNDS, _is_file)
         self.targets = [""] * len(rows)
         if labels:
-            target, on_target = find_column(rows, target, "target", TRANSCRIPTS, is_text)
+            target, on_target = find_column(rows, target, "target", TRANSCRIPTS, is_text, [source])
             self.targets, remarks = texts_of(rows, target), [*remarks, *on_target]
         self.inputs, self.numbers = PerceivedInputs(rows, source, sound_reader(processor)), list(range(len(rows)))
         self.processor, self.tokenizer, self.max_new_tokens = processor, processor.tokenizer, max_new_tokens

@@ -214,7 +214,7 @@ KINDS = (
     ),
     TaskKind(
         "classification", _classification, columns=("text", "pair", "label"),
-        metrics=metrics.CLASSIFICATION, models=SEQUENCES,
+        metrics=metrics.CLASSIFICATION, models=SEQUENCES, suits=lambda config: config.num_labels != 1,
         aliases=("text-classification", "sequence-classification"),
     ),
     TaskKind(
@@ -302,7 +302,7 @@ def find_kind(name: str | None, model: Any = None, columns: Collection[str] = ()
         raise HeadcountError(f"headcount has no task for {cls}", advice="docs/tasks.md shows how to write one")
     chosen = fitting[0] if written is None else known[written]
     if fitting and chosen not in fitting:
-        names = ", ".join(kind.name for kind in fitting)
+        names = " or ".join(kind.name for kind in fitting)
         raise HeadcountError(f"{cls} is not made for {chosen.name}, but for {names}", advice="change {kind}")
     return chosen
 

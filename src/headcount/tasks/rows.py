@@ -16,6 +16,7 @@ import numpy as np
 
 from headcount.errors import BadData, counted, first_line, unknown
 from headcount.files import looks_like_a_file
+from headcount.model_directory import CONFIG
 from headcount.tasks.columns import Column
 from headcount.tasks.data_files import read_file
 
@@ -161,6 +162,8 @@ def _from_name(name: str, split: str | None, layout: str | None) -> Rows:
         loose = sorted(file.name for file in path.iterdir() if file.suffix in (".tsv", ".csv", ".txt"))
         if loose:  # the datasets library would read the first row of a file without a header as one
             raise BadData(f"{name} is a directory; name one file in it, such as {path / loose[0]}")
+        if (path / CONFIG).is_file():
+            raise BadData(f"{name} is the directory of a model", advice="name a file of data")
         refuse_outside_data(path)
         return _from_datasets(_load(str(path), split), path.name, split)
     if looks_like_a_file(name):
@@ -209,7 +212,10 @@ def _load(name: str, split: str | None) -> Any:
         return datasets.load_dataset(path, configuration or None, split=split)
     except Exception as error:  # datasets raises anything from ValueError to httpx errors
         where = f" (split {split})" if split else ""
-        missing = "" if folder.is_dir() else "there is no such file, and "
+        if isinstance(error, ConnectionError) and not folder.is_dir():
+            why = "there is no such file here, and the hub cannot be reached to look for a data set of that name"
+            raise BadData(f"{name}{where}: {why}", advice="check the name") from error
+        missing = "" if folder.is_dir() else "there is no such file here, and "
         raise BadData(f"{name}{where}: {missing}it cannot be loaded as a data set: {first_line(error)}") from error
 
 

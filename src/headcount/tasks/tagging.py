@@ -51,7 +51,7 @@ class TokenClassification(BaseTask):
         text, remarks = find_column(rows, text, "text", (*WORDS, "text", "sentence"), _is_words)
         words = [_words(rows, i, text) for i in range(len(rows))]
         if labels:
-            label, on_label = find_column(rows, label, "label", TAG_COLUMNS)
+            label, on_label = find_column(rows, label, "label", TAG_COLUMNS, apart=[text])
             ids, self.tags, on_tags = _tag_ids(rows, words, label, label2id, num_labels)
             remarks += [*on_label, *on_tags]
         else:

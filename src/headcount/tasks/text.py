@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headcount.errors import BadData, HeadcountError
+from headcount.errors import BadData, HeadcountError, counted
 from headcount.tasks.columns import Column, find_text
 from headcount.tasks.rows import Rows
 
@@ -85,7 +85,7 @@ def tokenized(
                 features[name][i] = value
         if limit is not None and any(len(features["input_ids"][i]) > limit for i in long):
             raise BadData(
-                f"a limit of {limit} tokens leaves no room for text beside the special tokens",
+                f"a limit of {counted(limit, 'token')} leaves no room for text beside the special tokens",
                 advice="raise {max_length}",
             )
     for i, ids in enumerate(features["input_ids"]):

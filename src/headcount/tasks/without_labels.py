@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headcount.errors import HeadcountError
+from headcount.errors import counted as count_of
 from headcount.runs import model_signature
 from headcount.structure import device_of
 from headcount.tasks.metrics import UNLABELED, Metric, pick
@@ -95,6 +96,9 @@ class Unlabeled:
 
     def __len__(self) -> int:
         return len(self.task)
+
+    def __repr__(self) -> str:
+        return f"<Unlabeled {type(self.task).__name__}: {count_of(len(self), 'example')}, {self.metric.name}>"
 
     def batch(self, indices: Sequence[int]) -> Batch:
         return self.task.batch(indices)
