@@ -69,7 +69,7 @@ def written(place, tmp_path_factory):
 def test_every_section_is_there_with_numbers_of_the_runs(written):
     out, _ = written
     page = (out / "docs" / "results.md").read_text()
-    assert page.count("\n## ") == 12
+    assert page.count("\n## ") == 14
     assert page.count("Not computed") == 1  # from scratch
     runs = {path.parent.name: json.loads(path.read_text()) for path in (out / "runs").glob("*/run.json")}
     kinds = {
@@ -80,6 +80,10 @@ def test_every_section_is_there_with_numbers_of_the_runs(written):
         "toy-alone",
         "toy-en-fr-kinds",
         "toy-en-fr-track",
+        "toy-en-fr-track-loss",
+        "toy-en-fr-beam",
+        "toy-scored-200",
+        "toy-scored-5000",
         "toy-en-fr-relevance",
         "toy-en-fr-gates-encoder-0.01",
         "toy-en-fr-gates-all-0.01-roles",
