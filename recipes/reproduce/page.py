@@ -31,15 +31,15 @@ SECTIONS: dict[str, tuple[str, Section]] = {
 }
 NOTES = {
     "ablate": "p: exact McNemar for accuracy, two-sided paired bootstrap otherwise. M19: t-test for accuracy; for BLEU "
-    "compare-mt's paired bootstrap, which is one-sided (the share of 1,000 samples of half of the sentences in which the "
-    "better system does not win) and has a column of its own. M19 does not correct for testing many heads, so both counts "
-    "are given.",
+    "compare-mt's paired bootstrap, which is one-sided (the share of 1,000 samples of half of the sentences in which "
+    "the better system does not win) and has a column of its own. M19 does not correct for testing many heads, so both "
+    "counts are given.",
     "alone": "Changes in points by layer, first to last; * p < 0.01. A head that is chosen as the best of many on the "
     "data it is tested on looks better than it is; the second column is the honest one.",
     "other": "Effects of turning off each head, correlated over heads. Pearson's r follows the few heads with large "
-    "effects, Spearman's all heads alike. The interval is of a bootstrap over the sentences of both data sets, whose own "
-    "noise pulls r towards 0. Reliability, of either data set: r between the effects on two halves of its sentences, "
-    "stepped up to all of them (Spearman and Brown); where it is low, r says little about the heads.",
+    "effects, Spearman's all heads alike. The interval is of a bootstrap over the sentences of both data sets, whose "
+    "own noise pulls r towards 0. Reliability, of either data set: r between the effects on two halves of its "
+    "sentences, stepped up to all of them (Spearman and Brown); where it is low, r says little about the heads.",
 }
 
 
@@ -89,8 +89,8 @@ STAND_INS = (  # paper, its data or model, what is used here
     ),
     (
         "M19", "MNLI; BERT-base, 12 layers of 12 heads",
-        "SST-2, CoLA and MRPC; a MiniLM, 6 layers of 12 heads of 32 dimensions, fine-tuned. SST-2 and SNLI on MPNet-base, "
-        "12 layers of 12 heads of 64 dimensions, as BERT-base, fine-tuned (`base`)",
+        "SST-2, CoLA and MRPC; a MiniLM, 6 layers of 12 heads of 32 dimensions, fine-tuned. SST-2 and SNLI on "
+        "MPNet-base, 12 layers of 12 heads of 64 dimensions, as BERT-base, fine-tuned (`base`)",
     ),
     (
         "M19", "MTNT, MNLI mismatched, out of domain", "Multi30k's MSCOCO test set; CoLA's out-of-domain dev set; "

@@ -64,9 +64,8 @@ def speed_table(results: Results, figures: dict[str, str]) -> str:
         layout = f"`{Path(results.speed['model']).name}` (12 layers of 12 heads)"
     columns = ["batch", "examples/s", "gain", "95% interval", "limit by FLOPs", "M19"]
     return (
-        table(columns, rows)
-        + f"\n\n{layout} and a random half of its heads removed; M19 prunes a fine-tuned BERT. One "
-        "thread's own CPU time, length 128, original and pruned alternately; the gain is the median over rounds, not the ratio of the "
-        "two medians. M19 has a GPU, where a batch of 1 gains little; its batch of "
+        f"{table(columns, rows)}\n\n{layout} and a random half of its heads removed; M19 prunes a fine-tuned BERT. "
+        "One thread's own CPU time, length 128, original and pruned alternately; the gain is the median over rounds, "
+        "not the ratio of the two medians. M19 has a GPU, where a batch of 1 gains little; its batch of "
         f"64 ({PUBLISHED[64][2]:+.1%}) takes 20 seconds a pass here, and is in [speed](speed.md)."
     )

@@ -315,16 +315,11 @@ EMBEDDING = {
     "pearson": REGRESSION["pearson"],
     **{f"recall@{k}": Metric(f"recall@{k}", points=0.01, of_rows=partial(recall_at, k)) for k in (1, 5, 10)},
 }
+PERPLEXITY = Metric(
+    "perplexity", perplexity, False, points=0.01, relative=True, extremes=losses_far_off, unbounded=True
+)
 LANGUAGE = {
-    "perplexity": Metric(
-        "perplexity",
-        perplexity,
-        higher_is_better=False,
-        points=0.01,
-        relative=True,
-        extremes=losses_far_off,
-        unbounded=True,
-    ),  # fmt: skip
+    "perplexity": PERPLEXITY,
     "loss": CLASSIFICATION["loss"],
     "accuracy": CLASSIFICATION["accuracy"],
 }

@@ -1,5 +1,6 @@
 """What one example adds to a metric's sums: a real one, where the model predicts tokens or generates a text, or an
-imagined one, all right, all wrong or far off, from which intervals learn how far a score can move (`extremes` of a metric).
+imagined one, all right, all wrong or far off, from which intervals learn how far a score can move (`extremes` of a
+metric).
 
 `metrics.py` computes metrics from these sums and says what they are.
 """
