@@ -137,7 +137,7 @@ def test_figures_are_drawings_that_the_page_shows(written):
     out, _ = written
     page = (out / "docs" / "results.md").read_text()
     files = list((out / "docs" / "figures").iterdir())
-    assert len(files) == 8
+    assert len(files) == 9
     for file in files:
         assert f"(figures/{file.name})" in page
         assert minidom.parse(str(file)).documentElement.tagName == "svg"
