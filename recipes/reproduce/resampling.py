@@ -52,11 +52,11 @@ def effects(run: Mapping[str, Any], translates: bool) -> Effects | None:
 
 def reliability(one: Effects) -> float:
     """Split-half reliability of the heads' effects: Pearson r between two halves of the sentences, the mean over
-    random splits, stepped up to all of them by the formula of Spearman and Brown."""
+    random splits, stepped up to all of them by the formula of Spearman and Brown, which is for r above 0."""
     rng, n = np.random.default_rng(SEED), len(one.base)
     firsts = np.stack([rng.permutation(n) < n // 2 for _ in range(SPLITS)]).astype(float)
     r = float(np.mean(_correlated(one.changes(firsts), one.changes(1 - firsts))))
-    return 2 * r / (1 + r) if r > -1 else -1.0
+    return 2 * r / (1 + r) if r > 0 else r
 
 
 def r_interval(here: Effects, other: Effects) -> tuple[float, float]:
