@@ -27,6 +27,7 @@ from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
 METRICS = ("accuracy", "f1", "matthews", "bleu", "perplexity")
 SIZES = (30, 100, 300, 1000, 2000)
 MOST = 0.15  # of the whole model's score: real cuts that lose more are left out
+RISES = ((0.05, 0.4), (0.02, 1.0), (0.01, 2.0), (0.005, 4.0))  # share of the texts, mean rise in nats per token
 REAL = {"sst2": ("accuracy", "f1", "matthews"), "mrpc": ("accuracy", "f1"), "cola": ("matthews",)}
 
 
@@ -69,7 +70,10 @@ def populations(options: argparse.Namespace) -> Iterator[Population]:
 
 
 def constructed(size: int = 50_000) -> Iterator[Population]:
-    """Right or wrong outcomes of two classes that flip at these rates, and losses that rise seldom, but by much."""
+    """Right or wrong outcomes of two classes that flip at these rates, and losses that rise seldom, but by much.
+
+    Rises are exponential with this mean; Pareto with tail index 2, whose variance is infinite; or log-normal.
+    """
     rng = np.random.default_rng(0)
     for lost, won in ((0.02, 0.0), (0.03, 0.01), (0.1, 0.08)):
         true = (rng.random(size) < 0.65).astype(int)
@@ -81,10 +85,12 @@ def constructed(size: int = 50_000) -> Iterator[Population]:
             yield Population(f"{lost:.0%} lost, {won:.0%} won", CLASSIFICATION[name], before, after)
     tokens = rng.integers(5, 40, size).astype(float)
     loss = tokens * rng.gamma(6, 0.5, size)
-    for share, nats in ((0.05, 0.4), (0.02, 1.0), (0.01, 2.0)):
-        rise = tokens * np.where(rng.random(size) < share, rng.exponential(nats, size), rng.normal(0, 0.01, size))
+    exponential = [(share, f"{nats:g} nats", rng.exponential(nats, size)) for share, nats in RISES]
+    heavy = [(0.02, "Pareto, 2", rng.pareto(2, size)), (0.01, "log-normal, 1.2", rng.lognormal(0, 1.2, size))]
+    for share, how, nats in (*exponential, *heavy):
+        rise = tokens * np.where(rng.random(size) < share, nats, rng.normal(0, 0.01, size))
         before, after = (np.stack([tokens, tokens, one], axis=1) for one in (loss, loss + rise))
-        yield Population(f"losses that rise in {share:.0%}, by {nats:g} nats", LANGUAGE["perplexity"], before, after)
+        yield Population(f"losses that rise in {share:.1%}, {how}", LANGUAGE["perplexity"], before, after)
 
 
 def _counted(true: np.ndarray, guess: np.ndarray) -> np.ndarray:

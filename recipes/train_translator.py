@@ -148,10 +148,14 @@ def train_and_keep(model: Any, tokenizer: Any, train: Any, val: Any, out: Path, 
 def rate(epochs: float, options: argparse.Namespace) -> float:
     """The share of the peak learning rate after some epochs: linear warm-up, inverse square root, and a linear end.
 
-    >>> given = argparse.Namespace(warmup=2.0, epochs=10, decay=2.0)
+    >>> given = argparse.Namespace(warmup=2.0, epochs=10, decay=2.0, constant=False)
     >>> [round(rate(x, given), 2) for x in (1, 2, 8, 9, 10)]
     [0.5, 1.0, 0.5, 0.24, 0.0]
+    >>> [rate(x, argparse.Namespace(warmup=2.0, constant=True)) for x in (1, 2, 10)]
+    [0.5, 1.0, 1.0]
     """
+    if options.constant:
+        return min(epochs / options.warmup, 1.0)
     end = min(1.0, (options.epochs - epochs) / options.decay)
     return min(epochs / options.warmup, (options.warmup / max(epochs, 1e-9)) ** 0.5) * end
 
@@ -171,6 +175,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=amount(), default=1.5e-3)
     parser.add_argument("--warmup", type=amount(), default=3.0, help="epochs in which the learning rate rises")
     parser.add_argument("--decay", type=amount(), default=4.0, help="epochs at the end in which it falls to zero")
+    parser.add_argument("--constant", action="store_true", help="hold the learning rate after the warm-up: no decay")
     parser.add_argument("--dropout", type=amount(1, zero=True), default=0.15)
     parser.add_argument("--smoothing", type=amount(1, zero=True), default=0.1, help="of the labels")
     parser.add_argument("--max-length", type=count(2), default=128)

@@ -174,11 +174,12 @@ def right_or_wrong_population(rng, lost, won, size=20_000):
     return tuple(predicted(true, np.where(one, true, 1 - true)) for one in (correct, still))
 
 
-def losses_population(rng, share=0.05, nats=0.4, size=20_000):
+def losses_population(rng, share=0.05, nats=0.4, size=20_000, draw=None):
     """Tokens and summed losses; the pruned model's rise in this share of texts, by this much per token on average."""
     tokens = rng.integers(5, 40, size).astype(float)
     base = tokens * rng.gamma(6, 0.5, size)
-    rise = tokens * np.where(rng.random(size) < share, rng.exponential(nats, size), rng.normal(0, 0.01, size))
+    rises = rng.exponential(nats, size) if draw is None else draw(rng, size)
+    rise = tokens * np.where(rng.random(size) < share, rises, rng.normal(0, 0.01, size))
     return tuple(np.stack([tokens, tokens, one], axis=1) for one in (base, base + rise))
 
 
@@ -209,6 +210,30 @@ def test_a_drop_equal_to_the_margin_is_seldom_shown_to_be_within_it(metric, make
     large = drawn(rng, population, 8000)
     allowed = 4 * abs(after - before)
     assert stats.noninferior(*large, metric, allowed, higher_is_better=metric.higher_is_better).shown  # it has power
+
+
+@pytest.mark.parametrize(
+    "population",
+    [
+        {"share": 0.01, "nats": 2.0},
+        {"share": 0.005, "nats": 4.0},
+        {"share": 0.02, "draw": lambda rng, size: rng.pareto(2, size)},  # of infinite variance
+        {"share": 0.01, "draw": lambda rng, size: rng.lognormal(0, 1.2, size)},
+    ],
+)
+def test_few_losses_that_rise_by_much_are_seldom_overlooked(population):
+    """600 texts: few enough to hold none of the losses that rise, and enough to show a rise of 2% in others."""
+    rng, trials, metric = np.random.default_rng(0), 250, LANGUAGE["perplexity"]
+    both = losses_population(rng, **population)
+    before, after = (float(metric.of(one)) for one in both)
+    shown = 0
+    for _ in range(trials):
+        base, masked = drawn(rng, both, 600)
+        margin = (after / before - 1) * float(metric.of(base))
+        shown += stats.noninferior(base, masked, metric, margin, higher_is_better=False, resamples=300).shown
+    assert shown <= 0.06 * trials
+    enough = 4 * (after / before - 1) * before
+    assert stats.noninferior(*drawn(rng, both, 4000), metric, enough, higher_is_better=False).shown
 
 
 @pytest.mark.parametrize(("n", "margin"), [(30, 0.1), (100, 0.05), (135, 0.02), (436, 0.01)])

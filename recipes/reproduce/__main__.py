@@ -3,6 +3,7 @@
     python -m recipes.reproduce --models models             # everything
     python -m recipes.reproduce --forecast                  # only say how long that takes here
     python -m recipes.reproduce --only curve,speed --limit 200 --sentences 64
+    python -m recipes.reproduce --paper M19 --experiment "SST-2 base" --base-limit 300
     python -m recipes.reproduce --paper V19 --gate-sentences 29000 --scratch 0.01
 
 Before it computes, it says how long each part will take here (`headcount … --dry-run`). Each part is a run directory
@@ -48,7 +49,8 @@ def main(args: Sequence[str] | None = None) -> None:
         one = placed(wanted, shared / "data", models)
         results.add_experiment(wanted, found=one is not None)
         for paper, part in ((paper, part) for paper, some in parts.items() for part in some):
-            if one is not None and part.wanted(one):
+            of_these = paper == "V19" or not one or not one.only or part.name in one.only
+            if one is not None and of_these and part.wanted(one):
                 compute = wanted.name in names and part.name in only and paper in papers and not options.write
                 work.append((wanted, one, part, _limit(part, one, options), compute))
     asked = [(one, part, limit) for _, one, part, limit, compute in work if compute]
@@ -69,7 +71,8 @@ def main(args: Sequence[str] | None = None) -> None:
             results.add(wanted, control_part, control(out, one, kinds, options, left, compute))
     sizes = {"num_hidden_layers": options.bench_layers} if options.bench_layers else {}
     compute = "speed" in only and "M19" in papers and not options.write and not options.experiment
-    results.speed = speed(out, options.batch, options.rounds, compute, **sizes)
+    bases = [one.model for _, one, _, _, _ in work if one.base]
+    results.speed = speed(out, options.batch, options.rounds, compute, next(iter(bases), None), **sizes)
     whole = not results.missing and results.speed is not None
     write_page(results, place(options.docs or (ROOT / "docs" if whole else out / "docs")))
 
@@ -78,7 +81,9 @@ def _limit(part: Part, one: Experiment, options: argparse.Namespace) -> int:
     """How many examples a part takes."""
     if part.size:
         return int(getattr(options, part.size))
-    return part.times * options.sentences if one.translates else options.limit
+    if one.limit:
+        return one.limit
+    return int(options.sentences if one.translates else options.base_limit if one.base else options.limit)
 
 
 def chosen(what: str, given: str | None, known: list[str]) -> list[str]:
@@ -96,7 +101,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     )
     shared = os.environ.get("HEADCOUNT_SHARED") or str(ROOT.parent / "shared")
     parser.add_argument("--shared", default=shared, help="has data/ and models/; default HEADCOUNT_SHARED")
-    parser.add_argument("--models", default="models", help="models made by the recipes: cola, mrpc, en-de")
+    parser.add_argument("--models", default="models", help="models made by the recipes: cola, en-de…")
     parser.add_argument("--experiments", help="a JSON list of other experiments; fields as in experiments.py")
     parser.add_argument("--out", default="reproduce", help="run directories")
     parser.add_argument("--docs", help="where to write results.md and figures/; default docs/ if nothing is missing")
@@ -111,8 +116,12 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sentences",
         type=count(),
-        default=200,
-        help="sentences to translate; five times as many with one head off",
+        default=1014,
+        help="sentences to translate; the test sets have 1,014 and 1,000",
+    )
+    parser.add_argument("--track-sentences", type=count(), default=200, help="for every checkpoint of a training")
+    parser.add_argument(
+        "--base-limit", type=count(), default=500, help="texts that models of BERT-base's size classify"
     )
     parser.add_argument("--batch", type=counts, default="1,4,16", help="batch sizes of the speed test")
     parser.add_argument("--rounds", type=count(2), default=7, help="of the speed test")

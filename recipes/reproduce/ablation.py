@@ -18,6 +18,7 @@ from recipes.reproduce.figures import (
     score,
     table,
 )
+from recipes.reproduce.resampling import compare_mt_p, effects, r_interval, reliability
 from recipes.reproduce.running import Results
 
 from headcount.heads import Head
@@ -71,16 +72,29 @@ def one_head(results: Results, figures: dict[str, str]) -> str:
         rows.append(
             [
                 *(name, run["n"], f"{metric_name(run)} {score(run['base'], run)}", found["heads"]),
-                *(found["significant"], found["better"], found["holm"], f"± {precision(run)}"),
+                *(found["significant"], found["better"], _compared(run, results, name), found["holm"]),
+                f"± {precision(run)}",
                 f"{worst['head']} {points(worst['change'], run)}",
             ]
         )
         if not matrix and results.experiments[name].translates:
             matrix = f"\n\n{name}, encoder heads, change in points (* p < {ALPHA:g}):\n\n{_matrix(run)}"
-    rows.append(["*M19, WMT encoder*", 3000, "BLEU 36.05", *ONE_HEAD.values(), "", "", ""])
-    tests = [f"p < {ALPHA:g}", "of these better off", f"Holm p < {ALPHA:g}", "precision"]
+    theirs = (ONE_HEAD["heads"], "", "", f"{ONE_HEAD['significant']}, {ONE_HEAD['better']} better off", "", "", "")
+    rows.append(["*M19, WMT encoder*", 3000, "BLEU 36.05", *theirs])
+    one_sided = f"compare-mt p < {ALPHA:g}, one-sided"
+    tests = [f"p < {ALPHA:g}", "of these better off", one_sided, f"Holm p < {ALPHA:g}", "precision"]
     columns = ["", "n", "whole model", "heads", *tests, "worst"]
     return table(columns, rows) + matrix + "\n\n" + "\n".join(pictures)
+
+
+def _compared(run: dict[str, Any], results: Results, name: str) -> str:
+    """How many heads are significant by compare-mt's one-sided paired bootstrap, M19's test of translators."""
+    kept = effects(run, results.experiments[name].translates)
+    if kept is None or not results.experiments[name].translates:
+        return ""
+    surely = compare_mt_p(kept) < ALPHA
+    better = sum(gain(row["change"], run) > 0 for row, sure in zip(run["heads"], surely, strict=True) if sure)
+    return f"{int(surely.sum())}, {better} better off"
 
 
 def _matrix(run: dict[str, Any]) -> str:
@@ -172,14 +186,20 @@ def domains(results: Results, figures: dict[str, str]) -> str:
         pictures.append(f"![{name}: effect of each head in and out of domain](figures/{file})")
         bases = f"{score(here['base'], here)} / {score(other['base'], other)}"
         size = f"{here['n']} / {other['n']}"
-        r = [f"{both.pearson:.2f}", f"{both.pearson_p:.1g}", f"{without_largest(here, other):.2f}"]
+        sentences = [effects(run, results.experiments[name].translates) for run in (here, other)]
+        interval, halves = "", ""
+        if sentences[0] is not None and sentences[1] is not None:
+            interval = "{:.2f} to {:.2f}".format(*r_interval(sentences[0], sentences[1]))
+            halves = f"{reliability(sentences[0]):.2f} / {reliability(sentences[1]):.2f}"
+        r = [f"{both.pearson:.2f}", interval, f"{both.pearson_p:.1g}", halves, f"{without_largest(here, other):.2f}"]
         rows.append([name, size, bases, *r, f"{both.spearman:.2f}"])
         if counted(here)["significant"] < FEW:
             noisy.append(f"{name} ({counted(here)['significant']} heads, ± {precision(here)} points)")
-    rows += [[f"*M19, {name}*", "", "", f"{r:.2f}", "< 0.01", "", ""] for name, r in DOMAINS.items()]
+    rows += [[f"*M19, {name}*", "", "", f"{r:.2f}", "", "< 0.01", "", "", ""] for name, r in DOMAINS.items()]
     why = (
         f"Fewer than {FEW} heads have an effect that stands out from chance on this few examples: {', '.join(noisy)}. "
         "There r is mostly that of noise and says little about the heads; more examples are needed.\n\n"
     )
-    shown = table(["", "n", "whole model", "Pearson r", "p", "r without the largest head", "Spearman r"], rows)
+    parts = ["Pearson r", "95% interval", "p", "reliability", "r without the largest head", "Spearman r"]
+    shown = table(["", "n", "whole model", *parts], rows)
     return f"{shown}\n\n{why if noisy else ''}" + "\n".join(pictures)

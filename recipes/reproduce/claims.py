@@ -94,7 +94,8 @@ def _cross(results: Results) -> Judged:
 
 def _early(results: Results) -> Judged:
     found = []
-    for name, run in results.of("track").items():
+    losses = {f"{name}, loss": run for name, run in results.of("track-loss").items()}
+    for name, run in {**results.of("track"), **losses}.items():
         shots = distinct_shots(run)
         states = [(shot["name"], distinction(shot, run)) for shot in shots]
         first, between = states[0][1], [state for _, state in states[1:-1]]

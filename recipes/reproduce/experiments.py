@@ -17,7 +17,9 @@ class Experiment:
     data: for testing. score: other data, for scoring or choosing heads. other: out of domain.
     targets: the target files of data, score and other, in this order. options: columns and metric for the command line.
     checkpoints: a pattern, relative to the model's directory. overlaps: data and score share some texts, as published.
-    treebank: sentences with dependencies, for V19's experiments on this model.
+    treebank: sentences with dependencies, for V19's experiments on this model. only: the parts of M19 to compute, if
+    not all. limit: how many examples, if not as many as the option says. base: a model of BERT-base's size, which has
+    an option of its own for that.
     """
 
     name: str
@@ -31,6 +33,9 @@ class Experiment:
     recipe: str = ""
     overlaps: bool = False
     treebank: str | None = None
+    only: tuple[str, ...] = ()
+    limit: int = 0
+    base: bool = False
 
     @property
     def translates(self) -> bool:
@@ -45,34 +50,73 @@ TREEBANK = "ud/en_ewt-dev.conllu"
 
 
 def _multi30k(
-    language: str, data: str, model: str, checkpoints: str, recipe: str = "", treebank: str | None = None
+    language: str,
+    data: str,
+    model: str,
+    checkpoints: str,
+    recipe: str = "",
+    treebank: str | None = None,
+    more: str = "",
 ) -> Experiment:
+    """more: said after the name, of a model whose training dynamics alone are of interest."""
     files = (data, "multi30k/train", "multi30k/test_2017_mscoco")
     texts, targets = ([f"{file}.{one}" for file in files] for one in ("en", language))
     return Experiment(
-        f"Multi30k en-{language}", model, *texts, targets=tuple(targets), checkpoints=checkpoints, recipe=recipe,
-        treebank=treebank,
+        f"Multi30k en-{language}{more}", model, *texts, targets=tuple(targets), checkpoints=checkpoints, recipe=recipe,
+        treebank=treebank, only=("track", "track-loss") if more else (),
     )  # fmt: skip
+
+
+def _seeds(one: Experiment, recipe: str = "") -> tuple[Experiment, ...]:
+    """A classifier, and two more that are trained with other seeds, for their curves alone.
+
+    recipe: how to train them, if it is not how the first was trained.
+    """
+    how = (recipe or one.recipe).rpartition(" --out ")[0]
+    others = (
+        replace(
+            one, name=f"{one.name} seed {seed}", model=f"{one.model}-seed-{seed}", only=("curve",), treebank=None,
+            recipe=f"{how} --seed {seed} --out models/{one.model}-seed-{seed}",
+        )
+        for seed in (1, 2)
+    )  # fmt: skip
+    return one, *others
 
 
 CLASSIFY = "python -m recipes.finetune --keep last"
 COLA = ("--text", "3", "--label", "1", "--metric", "matthews")
+SST2 = "python -m recipes.finetune --keep last --train sst2/train.tsv --dev sst2/dev.tsv --epochs 2 --out models/sst2"
+BASE = "python -m recipes.finetune --encoder all-mpnet-base-v2 --keep last --epochs 1 --lr 3e-5"
+TRANSLATE = "python -m recipes.train_translator --train train.en train.de --val val.en val.de"
+SNLI = f"{BASE} --train snli/train.tsv --dev snli/dev.tsv --limit 20000 --out models/mpnet-snli"
 EXPERIMENTS = (
-    Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv", treebank=TREEBANK),
-    Experiment(
+    *_seeds(Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv", treebank=TREEBANK), SST2),
+    *_seeds(Experiment(
         "CoLA", "cola", "cola/in_domain_dev.tsv", "cola/in_domain_train.tsv", "cola/out_of_domain_dev.tsv",
         options=COLA,
         recipe=f"{CLASSIFY} --train cola/in_domain_train.tsv --dev cola/in_domain_dev.tsv --text 3 --label 1 "
         "--metric matthews --epochs 4 --out models/cola",
         overlaps=True,
-    ),
-    Experiment(
-        "MRPC", "mrpc", "mrpc/test.txt", "mrpc/train.txt",
+    )),
+    *_seeds(Experiment(
+        "MRPC", "mrpc", "mrpc/test.txt", "mrpc/train.txt", options=("--metric", "f1"), only=("curve",), limit=1725,
         recipe=f"{CLASSIFY} --train mrpc/train.txt --dev mrpc/test.txt --out models/mrpc",
+    )),
+    Experiment(
+        "SST-2 base", "mpnet-sst2", "sst2/dev.tsv", "sst2/train.tsv", base=True,
+        recipe=f"{BASE} --train sst2/train.tsv --dev sst2/dev.tsv --limit 20000 --out models/mpnet-sst2",
+    ),
+    Experiment("SNLI base", "mpnet-snli", "snli/dev.tsv", "snli/train.tsv", base=True, recipe=SNLI),
+    Experiment(
+        "MultiNLI base", "mpnet-snli", "nli/mnli_matched.tsv", "snli/train.tsv", "nli/mismatched_genres.tsv",
+        base=True, only=("ablate", "other"), recipe=SNLI,
     ),
     _multi30k(
-        "de", "multi30k/test_2016_flickr", "en-de/model", "../checkpoints/epoch-*",
-        "python -m recipes.train_translator --train train.en train.de --val val.en val.de --out models/en-de",
+        "de", "multi30k/test_2016_flickr", "en-de/model", "../checkpoints/epoch-*", f"{TRANSLATE} --out models/en-de"
+    ),
+    _multi30k(
+        "de", "multi30k/test_2016_flickr", "en-de-constant/model", "../checkpoints/epoch-*",
+        f"{TRANSLATE} --constant --out models/en-de-constant", more=" constant rate",
     ),
     _multi30k("fr", "multi30k/val", "multi30k-en-fr", "checkpoints/epoch-*", treebank=TREEBANK),
 )  # fmt: skip
@@ -114,16 +158,14 @@ ORDERS, RANDOM = "gradient,oracle,random", 10  # random orders
 class Part:
     """A kind of result: `command` gives the words after `headcount`, without `--limit` and `--out`.
 
-    wanted: whether the experiment has the data for it. times: how many times as many sentences are translated, where
-    that is cheap and the effects are small. size: the option that says how many examples, if it is another one.
-    model: the directory of the model that the command reads.
+    wanted: whether the experiment has the data for it. size: the option that says how many examples, if it is another
+    than for most parts. model: the directory of the model that the command reads.
     """
 
     name: str
     title: str
     command: Callable[[Experiment], list[str]]
     wanted: Callable[[Experiment], bool] = lambda one: True
-    times: int = 1
     size: str = ""
     model: Callable[[Experiment], str] = lambda one: one.model
 
@@ -152,20 +194,36 @@ def _track(one: Experiment) -> list[str]:
     return ["track", *checkpoints, *_curve(one)[2:], "--step", "0.2", "--orders", str(RANDOM)]
 
 
-def _is_pair(one: Experiment) -> bool:
-    return one.name == "MRPC"  # M19 has only its curve
+def _scored(number: int) -> Callable[[Experiment], list[str]]:
+    return lambda one: _curve(one, "--methods", "gradient", "--order", "both", "--score-limit", str(number))
 
 
+SCORED = (200, 1000, 5000)  # examples that importance is estimated on
+BEAMS = 5  # as M19
 PARTS = (
-    Part("ablate", "one head off", _each, lambda one: not _is_pair(one), times=5),
-    Part("other", "one head off, out of domain", lambda one: _each(one, "other"), lambda one: one.other is not None, 5),
+    Part("ablate", "one head off", _each),
+    Part("other", "one head off, out of domain", lambda one: _each(one, "other"), lambda one: one.other is not None),
     Part(
         "curve",
         "pruning curves",
         lambda one: _curve(one, "--methods", ORDERS, "--order", "both", "--orders", str(RANDOM)),
     ),
-    Part("best", "all but one, chosen on the same data", _best, lambda one: not _is_pair(one)),
-    Part("alone", "all but one, chosen on other data", _alone, lambda one: not _is_pair(one)),
+    *(Part(f"scored-{n}", f"curves by importance on {n:,} examples", _scored(n)) for n in SCORED),
+    Part(
+        "beam",
+        f"pruning curve with {BEAMS} beams",
+        lambda one: _curve(one, "--beams", str(BEAMS), "--step", "0.2"),
+        lambda one: one.translates,
+    ),
+    Part("best", "all but one, chosen on the same data", _best),
+    Part("alone", "all but one, chosen on other data", _alone),
     Part("kinds", "curves by kind", lambda one: _curve(one, "--kinds", "each"), lambda one: one.translates),
-    Part("track", "training dynamics", _track, lambda one: one.checkpoints is not None),
+    Part("track", "training dynamics", _track, lambda one: one.checkpoints is not None, "track_sentences"),
+    Part(
+        "track-loss",
+        "training dynamics, teacher-forced loss",
+        lambda one: [*_track(one), "--metric", "loss"],
+        lambda one: one.checkpoints is not None,
+        "track_sentences",
+    ),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from recipes.reproduce.ablation import all_but_one, domains, one_head
 from recipes.reproduce.claims import claims
 from recipes.reproduce.figures import metric_name, score, table
-from recipes.reproduce.pruning import dynamics, kinds, orders
+from recipes.reproduce.pruning import beams, dynamics, kinds, orders, scored
 from recipes.reproduce.running import Results
 from recipes.reproduce.speed import speed_table
 from recipes.reproduce.voita import v19
@@ -23,17 +23,23 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "All but one head off, layer by layer (tables 2 and 3; 5 and 6)": ("alone", all_but_one),
     "Other data (figure 2)": ("other", domains),
     "Pruning in three orders (figures 3 and 6)": ("curve", orders),
+    "How many examples to score heads on": ("scored", scored),
+    "Beam search": ("beam", beams),
     "Kinds of attention (figure 4)": ("kinds", kinds),
     "During training (figure 5)": ("track", dynamics),
     "Speed (table 4)": ("speed", speed_table),
 }
 NOTES = {
-    "ablate": "p: exact McNemar for accuracy, paired bootstrap otherwise (M19: t-test, paired bootstrap); M19 does not "
-    "correct for testing many heads, so both counts are given.",
+    "ablate": "p: exact McNemar for accuracy, two-sided paired bootstrap otherwise. M19: t-test for accuracy; for BLEU "
+    "compare-mt's paired bootstrap, which is one-sided (the share of 1,000 samples of half of the sentences in which "
+    "the better system does not win) and has a column of its own. M19 does not correct for testing many heads, so both "
+    "counts are given.",
     "alone": "Changes in points by layer, first to last; * p < 0.01. A head that is chosen as the best of many on the "
     "data it is tested on looks better than it is; the second column is the honest one.",
     "other": "Effects of turning off each head, correlated over heads. Pearson's r follows the few heads with large "
-    "effects, Spearman's all heads alike.",
+    "effects, Spearman's all heads alike. The interval is of a bootstrap over the sentences of both data sets, whose "
+    "own noise pulls r towards 0. Reliability, of either data set: r between the effects on two halves of its "
+    "sentences, stepped up to all of them (Spearman and Brown); where it is low, r says little about the heads.",
 }
 
 
@@ -45,7 +51,7 @@ def write_page(results: Results, docs: Path) -> None:
     if results.missing:
         parts.append("Missing: " + "; ".join(results.missing) + ".")
     for title, (part, section) in SECTIONS.items():
-        there = results.speed if part == "speed" else results.of(part)
+        there = results.speed if part == "speed" else any(name.startswith(part) for name in results.parts)
         body = section(results, figures) if there else "Not computed here."
         parts += [f"## {title}", *([NOTES[part]] if part in NOTES else []), body]
     parts += ["## V19", v19(results, figures)]
@@ -83,9 +89,13 @@ STAND_INS = (  # paper, its data or model, what is used here
     ),
     (
         "M19", "MNLI; BERT-base, 12 layers of 12 heads",
-        "SST-2, CoLA and MRPC; a MiniLM, 6 layers of 12 heads of 32 dimensions, fine-tuned",
+        "SST-2, CoLA and MRPC; a MiniLM, 6 layers of 12 heads of 32 dimensions, fine-tuned. SST-2 and SNLI on "
+        "MPNet-base, 12 layers of 12 heads of 64 dimensions, as BERT-base, fine-tuned (`base`)",
     ),
-    ("M19", "MTNT, MNLI mismatched, out of domain", "Multi30k's MSCOCO test set; CoLA's out-of-domain dev set"),
+    (
+        "M19", "MTNT, MNLI mismatched, out of domain", "Multi30k's MSCOCO test set; CoLA's out-of-domain dev set; "
+        "MultiNLI's matched set and sentences of its five mismatched genres (from XNLI), for a model trained on SNLI",
+    ),
     ("M19", "IWSLT14 de-en, for training dynamics", "checkpoints of the two Multi30k translators"),
     (
         "V19", "WMT and OpenSubtitles en-ru; Transformer-base, 6 + 6 layers of 8 heads",
@@ -105,5 +115,5 @@ DIFFERENCES = """## Where our experiments differ from the paper's
 - **English-French** is tested on the validation set, on which the given model's epochs were monitored; its test set is
   not available.
 - **Importance** is M19's equation 2 as written, the absolute value per example; the authors' code takes it per token.
-- **Decoding** is greedy; M19 uses beam search.
+- **Decoding** is greedy, but where beams are named; M19 uses beam search.
 - **Pruned models** are smaller: heads are removed, not masked, at every point of every curve."""

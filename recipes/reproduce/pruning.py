@@ -72,7 +72,7 @@ def orders(results: Results, figures: dict[str, str]) -> str:
         cells = [f"{percent(prunable(curve, run))} ({height(curve, run):.2f})" for curve in some]
         heights = [height(curve, run) for curve in randoms]
         band = f"{np.mean(heights):.2f} ({min(heights):.2f} to {max(heights):.2f}, {len(randoms)} orders)"
-        paper = PRUNABLE.get(name, PRUNABLE["WMT"] if results.experiments[name].translates else None)
+        paper = PRUNABLE.get(_data(name), PRUNABLE["WMT"] if results.experiments[name].translates else None)
         rows.append([name, run["n"], *cells, band, "" if paper is None else percent(paper)])
     columns = ["", "n", "gradient", "raw gradient", "oracle", "random", "M19, gradient, by eye"]
     said = (
@@ -85,7 +85,54 @@ def orders(results: Results, figures: dict[str, str]) -> str:
         "This is mostly chance if single heads change little, and it ignores heads that stand in for each other. "
         f"M19 found the gradient's order to be better than the oracle's{_exceptions(results)}."
     )
-    return f"{said}\n\n{table(columns, rows)}\n\n{why}\n\n" + "\n".join(pictures)
+    return f"{said}\n\n{table(columns, rows)}\n\n{_over_seeds(results)}{why}\n\n" + "\n".join(pictures)
+
+
+def _data(name: str) -> str:
+    """
+    >>> _data("CoLA seed 2"), _data("SST-2 base")
+    ('CoLA', 'SST-2')
+    """
+    return name.partition(" seed ")[0].removesuffix(" base")
+
+
+def _over_seeds(results: Results) -> str:
+    """What can be pruned of models of the same data that were trained with different seeds."""
+    found: dict[str, list[float]] = {}
+    for name, run in results.of("curve").items():
+        if not name.endswith(" base"):
+            found.setdefault(_data(name), []).append(prunable(run["curves"][0], run))
+    said = [f"{name} {', '.join(map(percent, shares))}" for name, shares in found.items() if len(shares) > 1]
+    return f"By the gradient, over seeds of the training: {'; '.join(said)}.\n\n" if said else ""
+
+
+def scored(results: Results, figures: dict[str, str]) -> str:
+    """Curves by importance from few and from many examples."""
+    rows = []
+    for name, runs in results.runs.items():
+        for part in (part for part in runs if part.startswith("scored-")):
+            run = runs[part]
+            number = run["signature"]["tasks"][0]["n"]
+            cells = [f"{percent(prunable(curve, run))} ({height(curve, run):.2f})" for curve in run["curves"]]
+            rows.append([name, run["n"], f"{number:,}", *cells])
+    columns = ["", "n", "scored on", "gradient", "raw gradient"]
+    return f"Cells as in the table before.\n\n{table(columns, rows)}"
+
+
+def beams(results: Results, figures: dict[str, str]) -> str:
+    """The share of the score that is kept with beam search, beside that of greedy decoding."""
+    rows = []
+    for name, run in results.of("beam").items():
+        greedy = results.of("curve").get(name)
+        sides = [("beam search", run["curves"][0], run)]
+        if greedy is not None:
+            sides.insert(0, ("greedy", greedy["curves"][0], greedy))
+        for how, curve, own in sides:
+            whole = f"{metric_name(own)} {score(curve['points'][0]['score'], own)}"
+            cells = [percent(kept(at_share(curve, share), own)) for share in (0.2, 0.4, 0.6, 0.8)]
+            rows.append([name, how, own["n"], whole, *cells])
+    columns = ["", "decoding", "n", "whole model", "20% pruned", "40% pruned", "60% pruned", "80% pruned"]
+    return f"Share of the score that is kept, pruned by the gradient; 5 beams, as M19.\n\n{table(columns, rows)}"
 
 
 def mean_curve(several: list[dict[str, Any]]) -> dict[str, Any]:
@@ -174,7 +221,8 @@ def some(shots: list[Any], most: int = 6) -> list[Any]:
 def dynamics(results: Results, figures: dict[str, str]) -> str:
     """Curves of every checkpoint relative to its own score, by importance and in random order."""
     said: list[str] = []
-    for name, run in results.of("track").items():
+    both = [(name, part, run) for part in ("track", "track-loss") for name, run in results.of(part).items()]
+    for name, part, run in sorted(both, key=lambda one: list(results.runs).index(one[0])):
         shots = distinct_shots(run)
         agree = [*(f"{r:.2f}" for r in run["with_last"][: len(shots) - 1]), ""]
         rows = [
@@ -195,11 +243,12 @@ def dynamics(results: Results, figures: dict[str, str]) -> str:
             for place, shot in enumerate(some(shots))
             for method in ("gradient", "random")
         ]
-        file = f"{file_name(name)}-track.svg"
+        file = f"{file_name(name)}-{part}.svg"
         figures[file] = curves(lines, "share of its own score", y_percent=True)
         columns = ["", "whole", "40% pruned", "random", "60% pruned", "random", "advantage", "r with last"]
-        title = f"{name}, {run['n']} sentences:"
-        picture = f"![{name}: curves of checkpoints](figures/{file})"
+        what = ", teacher-forced loss (kept: the whole model's loss as a share)" if part == "track-loss" else ""
+        title = f"{name}, {run['n']} sentences{what}:"
+        picture = f"![{name}: curves of checkpoints{', loss' * bool(what)}](figures/{file})"
         said += [title, table(columns, rows), run["in_words"], picture]
     how = (
         "Advantage: how much more of the score is kept by importance than in random order (the mean of several), mean "

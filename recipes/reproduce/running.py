@@ -45,6 +45,11 @@ class Results:
         else:
             self.runs[one.name][part.name] = run
 
+    @property
+    def parts(self) -> set[str]:
+        """The names of all parts that any experiment has."""
+        return {part for runs in self.runs.values() for part in runs}
+
     def of(self, part: str) -> dict[str, dict[str, Any]]:
         """The runs of one part, by experiment."""
         return {name: runs[part] for name, runs in self.runs.items() if part in runs}
@@ -74,7 +79,7 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
             return None
         print(f"  done in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
         known = read_run(path)
-    return _undefined_as_nan(known) if known and known.get("finished") else None
+    return {**_undefined_as_nan(known), "directory": str(path)} if known and known.get("finished") else None
 
 
 def forecast(out: Path, asked: list[tuple[Experiment, Part, int]], untried: list[str]) -> float:

@@ -11,7 +11,7 @@ from recipes.reproduce.figures import table
 from recipes.reproduce.running import Results
 from transformers import BertConfig, BertForSequenceClassification
 
-from headcount import anatomy, benchmark, remove
+from headcount import anatomy, benchmark, load, remove
 from headcount.errors import HeadcountError
 from headcount.runs import RunDirectory, read_run, versions
 
@@ -20,23 +20,30 @@ PUBLISHED = {  # M19 table 4: examples per second of the original and the pruned
 }  # fmt: skip
 
 
-def speed(out: Path, batches: list[int], rounds: int, compute: bool = True, **sizes: int) -> dict[str, Any] | None:
-    """Examples per second of one thread's CPU time, which other work on the machine affects little."""
+def speed(
+    out: Path, batches: list[int], rounds: int, compute: bool = True, base: str | None = None, **sizes: int
+) -> dict[str, Any] | None:
+    """Examples per second of one thread's CPU time, which other work on the machine affects little.
+
+    base: a model of BERT-base's size; without it, or with sizes, a BERT-base layout with random weights.
+    """
+    base = None if sizes else base
     signature = {"command": "bench", "batches": batches, "rounds": rounds, "sizes": sizes, "versions": versions()}
-    path = out / f"speed-{'-'.join(map(str, batches))}"
+    path = out / f"speed-{'' if base is None else Path(base).name + '-'}{'-'.join(map(str, batches))}"
     known = read_run(path)
     if known is not None and any(known["signature"].get(key) != signature[key] for key in ("rounds", "sizes")):
         raise HeadcountError(f"{path} was measured with other --rounds or --bench-layers; remove it first")
     if not (known and known.get("finished")) and compute:
         print(f"speed, batches of {batches}", flush=True)
         torch.manual_seed(0)
-        model = BertForSequenceClassification(BertConfig(**sizes)).eval()
+        model = BertForSequenceClassification(BertConfig(**sizes)) if base is None else load(base, dtype=torch.float32)
+        model.eval()
         heads = anatomy(model).heads
         pruned = remove(model, random.Random(0).sample(heads, len(heads) // 2))
         with RunDirectory(path, signature).open() as directory:
             result = benchmark([model, pruned], batches=batches, lengths=[128], rounds=rounds, threads=1, clock="cpu")
             facts = {key: value for key, value in result.to_dict().items() if key != "signature"}
-            directory.write({"command": "bench", "model": "BERT-base layout", **facts})
+            directory.write({"command": "bench", "model": base or "BERT-base layout", **facts})
         known = read_run(path)
     return known if known and known.get("finished") else None
 
@@ -52,11 +59,13 @@ def speed_table(results: Results, figures: dict[str, str]) -> str:
         ours = f"{row['original']:.2f} → {row['pruned']:.2f}"
         interval = f"{row['low'] - 1:+.1%} to {row['high'] - 1:+.1%}"
         rows.append([row["batch"], ours, f"{row['speedup'] - 1:+.1%}", interval, f"{row['limit'] - 1:+.1%}", theirs])
+    layout = "A BERT-base layout (12 layers of 12 heads) with random weights, as speed does not depend on them,"
+    if results.speed["model"] != "BERT-base layout":
+        layout = f"`{Path(results.speed['model']).name}` (12 layers of 12 heads)"
     columns = ["batch", "examples/s", "gain", "95% interval", "limit by FLOPs", "M19"]
     return (
-        table(columns, rows) + "\n\nA BERT-base layout (12 layers of 12 heads) with random weights, as speed does not "
-        "depend on them, and a random half of its heads removed; M19 prunes a fine-tuned BERT. One thread's own CPU "
-        "time, length 128, original and pruned alternately; the gain is the median over rounds, not the ratio of the "
-        "two medians. M19 has a GPU, where a batch of 1 gains little; its batch of "
+        f"{table(columns, rows)}\n\n{layout} and a random half of its heads removed; M19 prunes a fine-tuned BERT. "
+        "One thread's own CPU time, length 128, original and pruned alternately; the gain is the median over rounds, "
+        "not the ratio of the two medians. M19 has a GPU, where a batch of 1 gains little; its batch of "
         f"64 ({PUBLISHED[64][2]:+.1%}) takes 20 seconds a pass here, and is in [speed](speed.md)."
     )

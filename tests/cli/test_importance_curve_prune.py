@@ -103,6 +103,13 @@ def test_curve(headcount, place, tmp_path):
     assert "50%" in headcount(*ask, "--step", "0.5").out
 
 
+def test_heads_can_be_scored_on_another_number_of_examples(headcount, place):
+    ask = ("curve", place / "classifier", "--score-data", place / "train.tsv", "--data", place / "dev.tsv", "--json")
+    found = answer(headcount(*ask, "--step", "0.5", "--limit", "9", "--score-limit", "5"))
+    assert found["n"] == 9
+    assert [task["n"] for task in found["signature"]["tasks"]] == [5, 9]
+
+
 def test_curves_by_raw_and_normalised_scores_and_in_several_random_orders(headcount, place, tmp_path):
     ask = ("curve", place / "classifier", "--score-data", place / "train.tsv", "--data", place / "dev.tsv")
     ask = (*ask, "--methods", "gradient,fisher,random", "--step", "0.25")

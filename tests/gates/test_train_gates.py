@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import tiny_models
 from headcount import Head, anatomy, evaluate, load, remove, save, train_gates
 from headcount.bench import count_flops, unit_flops
 from headcount.errors import BadData, HeadcountError, RunConflict
@@ -259,6 +260,33 @@ def test_a_path_goes_on_from_stage_to_stage_and_tells_what_is_left():
     assert all(sum(stage.roles.values()) == stage.left for stage in gated.stages)
     assert gated.stages[0].notes[-1]["open"] > gated.stages[1].notes[-1]["open"]
     assert "heads-8: 8 of 24 gated heads left" in gated.report("there")
+
+
+@pytest.mark.parametrize("gate_lr", [0.02, 0.1, 1.0])
+def test_as_many_gates_are_expected_to_be_open_as_asked_for_whatever_the_learning_rate(gate_lr):
+    """24 heads in few steps, in which a price alone comes too late or overshoots; each stage from where it begins."""
+    model = tiny_models.bert(pad_token_id=0, num_hidden_layers=6)
+    settings = Gating(epochs=2, lr=1e-3, gate_lr=gate_lr, tokens=48)
+    gated = train_gates(model, classification(0, 60), classification(1, 6), target_heads=[12, 6], settings=settings)
+    assert [stage.left for stage in gated.stages] == [12, 6]
+    assert [stage.open_before for stage in gated.stages] == pytest.approx([12, 6], abs=0.01)
+    first, second = ([note["open"] for note in stage.notes] for stage in gated.stages)
+    assert 22 < first[0] < 24
+    assert all(later < sooner + 1e-4 for sooner, later in itertools.pairwise(first))  # a ramp
+    assert 11 < second[0] < 12
+    assert "6.0 gates were expected to be open before the cut to 6" in gated.report()
+
+
+def test_gates_move_along_the_penalty_and_decided_ones_stay():
+    gates = HardConcrete(4)
+    with torch.no_grad():
+        gates.log_alpha.copy_(torch.tensor([8.0, 0.5, 0.5, -9.0]))
+    before = gates.log_alpha.detach().clone()
+    for wanted in (1.4, 2.6):
+        gates.move_to(wanted)
+        assert gates.penalty().item() == pytest.approx(wanted, abs=1e-4)
+    assert (gates.log_alpha - before).abs()[[0, 3]].max() < 0.1
+    assert gates.log_alpha[1] == gates.log_alpha[2]
 
 
 @pytest.mark.parametrize(("opened", "advice"), [(11.0, "higher"), (1.2, "lower"), (4.3, None)])

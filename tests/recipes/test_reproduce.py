@@ -1,8 +1,10 @@
 """`python -m recipes.reproduce` on toy models and toy data, end to end; and its rules on made-up numbers."""
 
 import json
+import re
 from xml.dom import minidom
 
+import numpy as np
 import pytest
 
 import tiny_models
@@ -69,7 +71,7 @@ def written(place, tmp_path_factory):
 def test_every_section_is_there_with_numbers_of_the_runs(written):
     out, _ = written
     page = (out / "docs" / "results.md").read_text()
-    assert page.count("\n## ") == 12
+    assert page.count("\n## ") == 14
     assert page.count("Not computed") == 1  # from scratch
     runs = {path.parent.name: json.loads(path.read_text()) for path in (out / "runs").glob("*/run.json")}
     kinds = {
@@ -80,6 +82,10 @@ def test_every_section_is_there_with_numbers_of_the_runs(written):
         "toy-alone",
         "toy-en-fr-kinds",
         "toy-en-fr-track",
+        "toy-en-fr-track-loss",
+        "toy-en-fr-beam",
+        "toy-scored-200",
+        "toy-scored-5000",
         "toy-en-fr-relevance",
         "toy-en-fr-gates-encoder-0.01",
         "toy-en-fr-gates-all-0.01-roles",
@@ -93,9 +99,16 @@ def test_every_section_is_there_with_numbers_of_the_runs(written):
     assert f"control: no gates |  | {trained['score']:.2f} |" in page
     ablated = next(run for name, run in runs.items() if name.startswith("toy-ablate"))
     assert f"| Toy | 6 | accuracy {ablated['base']:.3f} | 8 |" in page
-    tracked = next(run for name, run in runs.items() if name.startswith("toy-en-fr-track"))
+    tracked = next(run for name, run in runs.items() if name.startswith("toy-en-fr-track-") and run["metric"] == "chrf")
     assert [one["name"] for one in tracked["checkpoints"]] == ["epoch-1", "epoch-2", "translator"]
     assert tracked["in_words"] in page
+    forced = next(run for name, run in runs.items() if name.startswith("toy-en-fr-track-loss"))
+    assert forced["metric"] == "loss"
+    assert f"| epoch-1 | loss {forced['checkpoints'][0]['base']:.3f} |" in page
+    other = next(run for name, run in runs.items() if name.startswith("toy-other"))
+    assert re.search(rf"\| Toy \| 6 / {other['n']} \|.* to .*\|.* / .*\|", page)  # an interval of r, and reliabilities
+    beam = next(run for name, run in runs.items() if name.startswith("toy-en-fr-beam"))
+    assert f"| Toy en-fr | beam search | 3 | chrf {beam['curves'][0]['points'][0]['score']:.2f} |" in page
     for number in (*(f"C{n}" for n in range(1, 7)), "V1", "V2", "V3"):
         assert f"**{number}. " in page
 
@@ -124,7 +137,7 @@ def test_figures_are_drawings_that_the_page_shows(written):
     out, _ = written
     page = (out / "docs" / "results.md").read_text()
     files = list((out / "docs" / "figures").iterdir())
-    assert len(files) == 8
+    assert len(files) == 9
     for file in files:
         assert f"(figures/{file.name})" in page
         assert minidom.parse(str(file)).documentElement.tagName == "svg"
@@ -322,6 +335,65 @@ def test_the_last_checkpoint_counts_once_and_the_largest_head_can_be_left_out():
     assert distinct_shots({"checkpoints": shots[:2]}) == shots[:2]
     here, other = heads((-9, 1), (1, 1), (2, 1), (3, 1)), heads((-9, 1), (3, 1), (2, 1), (1, 1))
     assert without_largest(here, other) == pytest.approx(-1)
+
+
+def made_up_effects(n, noise, seed=0):
+    """Effects of 40 heads on accuracy: head k is wrong on a share of k / 80 of the sentences, or by chance alone."""
+    from recipes.reproduce.resampling import Effects
+
+    from headcount.tasks.metrics import CLASSIFICATION
+
+    rng = np.random.default_rng(seed)
+    right = rng.random((40, n)) >= (0.2 if noise else np.arange(40)[:, None] / 80)
+    rows = np.stack([np.ones((41, n)), np.concatenate([np.ones((1, n)), right])], axis=-1)
+    return Effects(rows[0], rows[1:], CLASSIFICATION["accuracy"])
+
+
+def test_effects_that_are_there_are_reliable_and_those_of_chance_are_not():
+    from recipes.reproduce.resampling import r_interval, reliability
+
+    there, chance = made_up_effects(200, noise=False), made_up_effects(200, noise=True)
+    assert reliability(there) > 0.9
+    assert abs(reliability(chance)) < 0.5
+    low, high = r_interval(there, made_up_effects(300, noise=False, seed=1))
+    assert 0.8 < low < high < 1
+    low, high = r_interval(there, chance)
+    assert low < 0.2 < 0.8 > high
+
+
+def test_compare_mts_p_is_one_sided_and_from_half_of_the_sentences():
+    """By its definition: how often the worse system wins or ties in 1,000 samples of n / 2."""
+    from recipes.reproduce.resampling import compare_mt_p
+
+    one = made_up_effects(100, noise=False)
+    p = compare_mt_p(one)
+    wrong = 100 - one.masked[..., 1].sum(1)  # in a sample of 50, none of them is drawn with probability (1 - w / n)^50
+    assert p == pytest.approx((1 - wrong / 100) ** 50, abs=0.06)
+    assert p[0] == 1  # nothing changes: never a winner
+    assert (p[20:] < 0.01).all()
+
+
+def test_seeds_are_said_side_by_side_and_every_experiment_has_its_own_name():
+    from recipes.reproduce.experiments import EXPERIMENTS, PARTS, Experiment
+    from recipes.reproduce.pruning import orders
+    from recipes.reproduce.running import Results
+
+    levels = {"CoLA": 0.97, "CoLA seed 1": 0.9, "CoLA base": 0.5}
+    ways = (("gradient", True), ("gradient", False), ("oracle", False), ("random", False))
+    runs = {
+        name: {"curve": {**ACCURACY, "n": 9, "curves": [
+            curve(1, left, *[0.5] * 9, method=method, normalized=way) for method, way in ways
+        ]}}
+        for name, left in levels.items()
+    }  # fmt: skip
+    found = orders(Results(runs=runs, experiments={name: Experiment(name, "m", "d", "s") for name in levels}), {})
+    assert "over seeds of the training: CoLA 10%, 0%." in found
+    names = [one.name for one in EXPERIMENTS]
+    assert len(set(names)) == len(names)
+    assert not any("," in name for name in names)  # --experiment takes several, with commas
+    known = {part.name for part in PARTS}
+    assert all(set(one.only) <= known for one in EXPERIMENTS)
+    assert {one.name for one in EXPERIMENTS if one.base} == {"SST-2 base", "SNLI base", "MultiNLI base"}
 
 
 def test_a_run_of_other_weights_is_refused(written, place):

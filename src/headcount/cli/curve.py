@@ -20,6 +20,10 @@ def curve(
     score_data: Annotated[str, typer.Option("--score-data", help="Data to score heads on.")],
     data: Annotated[str, typer.Option("--data", help="Other data, to evaluate the pruned models on.")],
     score_target_data: ScoreTargets = None,
+    score_limit: Annotated[
+        int | None,
+        typer.Option("--score-limit", min=1, help="Score heads on a random sample of this size; default --limit."),
+    ] = None,
     methods: Annotated[
         str, typer.Option("--methods", help="gradient,oracle,relevance,confidence,random…")
     ] = "gradient",
@@ -69,7 +73,7 @@ def curve(
     found = anatomy(model)
     chosen = list(found.kinds) if kinds == "each" else listed(kinds)
     found.heads_of(chosen)
-    scoring = setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data")
+    scoring = setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data", score_limit)
     task = setup.load_task(data, tokenizer, model)
     task, remarks = resolve_overlap(scoring.keys(), task, "the score data", overlap)
     settings: dict[str, Any] = {

@@ -184,27 +184,32 @@ class Setup:
         """The task on `--data`."""
         return self._load_task(data, tokenizer, model, self.target_data)
 
-    def load_other(self, data: str, tokenizer: Any, model: Any, target_data: str | None, option: str) -> Any:
-        """The same task on other data, whose targets another option names."""
+    def load_other(
+        self, data: str, tokenizer: Any, model: Any, target_data: str | None, option: str, limit: int | None = None
+    ) -> Any:
+        """The same task on other data, whose targets another option names; limit: another than `--limit`."""
         if target_data is None and self.target_data is not None:
             raise typer.BadParameter(f"{data} needs its own targets, as --data has with --target-data; add {option}")
-        return self._load_task(data, tokenizer, model, target_data)
+        return self._load_task(data, tokenizer, model, target_data, limit)
 
-    def _load_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
+    def _load_task(
+        self, data: str, tokenizer: Any, model: Any, target_data: str | None, limit: int | None = None
+    ) -> Any:
         """Load the task, and say what was guessed or truncated; in a dry run, a sample of it."""
+        limit = limit or self.limit
         if self.sample is not None:
             name = (data, getattr(tokenizer, "name_or_path", ""))
-            return self.sample.of(name, lambda: self._whole_task(data, tokenizer, model, target_data))
-        return self._whole_task(data, tokenizer, model, target_data)
+            return self.sample.of(name, lambda: self._whole_task(data, tokenizer, model, target_data, limit))
+        return self._whole_task(data, tokenizer, model, target_data, limit)
 
-    def _whole_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None) -> Any:
+    def _whole_task(self, data: str, tokenizer: Any, model: Any, target_data: str | None, limit: int | None) -> Any:
         from headcount.cli.console import messages
         from headcount.tasks import load_task
 
         names = ("text", "pair", "label", "source", "target", "choices")
         columns = {name: _column(getattr(self, name)) for name in names}
         task = load_task(
-            self.task, data, tokenizer, model, split=self.split, limit=self.limit, seed=self.seed, metric=self.metric,
+            self.task, data, tokenizer, model, split=self.split, limit=limit, seed=self.seed, metric=self.metric,
             target_data=target_data, beams=self.beams, max_length=self.max_length, labels=self.labels, **columns,
         )  # fmt: skip
         for remark in task.check(model):

@@ -23,6 +23,7 @@ WEIGHTS = ("all", "gated", "none")
 
 RAMP = 0.6  # what is to be open falls from what is to what is wanted during this share of the steps
 STEERING = 0.5  # how fast the price follows: e-fold in two steps if everything is open and nothing should be
+FOLLOWING = 5.0  # the same where gates are moved after each step, so that the difference is that of one step
 CHEAPEST, DEAREST = 1e-6, 1e3
 NOTES, LOOKS = 50, 20  # how often a stage takes notes, and a snapshot if a gate is open
 FURTHEST = 4.0  # log-odds at which causal gates are clipped: 0.018 and 0.982
@@ -95,7 +96,9 @@ class GateTraining(Training):
 
     units: those that have gates; `L_C` is their expected cost. price: lambda. wanted: instead, what the units that stay
     may cost together; lambda is then steered, as a Lagrange multiplier: it grows while more is open than there should
-    be by then, and falls while less is.
+    be by then, and falls while less is. A price alone overshoots a number of heads, or comes too late in a short
+    training: gates move by at most their learning rate in a step, whatever the price. So after each step, gates on
+    heads are moved along the penalty to exactly as many, in expectation, as should be open by then.
     """
 
     def __init__(
@@ -148,8 +151,11 @@ class GateTraining(Training):
         if self.wanted is not None:
             start, expected = max(self.wanted, self.course.start), self._expected()
             by_now = start - (start - self.wanted) * min(1.0, (step + 1) / (RAMP * self.steps))
-            grown = self.course.price * math.exp(STEERING * (expected - by_now) / self.total)
+            speed = FOLLOWING if self.units.are_counted else STEERING
+            grown = self.course.price * math.exp(speed * (expected - by_now) / self.total)
             self.course.price = min(DEAREST, max(CHEAPEST, grown))
+            if self.units.are_counted:
+                self.gates.move_to(by_now)
         if (step + 1) % max(1, self.steps // NOTES) == 0 or step + 1 == self.steps:
             mean = sum(self.course.recent) / max(1, len(self.course.recent))
             opened = float(self.gates.penalty().detach())

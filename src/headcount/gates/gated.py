@@ -18,6 +18,7 @@ from headcount.structure import anatomy
 from headcount.surgery import Evidence
 from headcount.tasks import Metric
 
+UNDECIDED = 0.5  # of the gates: if fewer are near 0 or 1 before a cut to a number of heads, the user is told
 MISSED = 0.1  # of the target: if fewer or more gates are open before the cut, the user is told
 
 
@@ -79,6 +80,11 @@ class GateStage:
             return (
                 f"{self.name}: {self.open_before:.1f} gates were expected to be open before the cut to {self.target}, "
                 f"so the cut decided what training did not; train longer, or with a {rate} learning rate of the gates."
+            )
+        if self.target is not None and self.decided < UNDECIDED:
+            return (
+                f"{self.name}: only {self.decided:.0%} of the gates ended within 0.01 of 0 or 1, so the cut decided "
+                "among the others; train longer, or with a higher learning rate of the gates."
             )
         if self.went_back_to is None:
             return ""
@@ -151,7 +157,8 @@ class Gated(Shown):
                 f"{'' if stage.flops_left is None else f'{stage.flops_left:.2%} of the FLOPs, '}"
                 f"{name} {stage.score:.{digits}f} "
                 f"({stage.change:+.{digits}f}, 95% interval {stage.low:+.{digits}f} to {stage.high:+.{digits}f}), "
-                f"{stage.open_before:.1f} gates open before the cut, "
+                f"{stage.open_before:.1f} gates were expected to be open before the cut"
+                f"{'' if stage.target is None else f' to {stage.target}'}, "
                 f"{stage.decided:.0%} of the gates within 0.01 of 0 or 1"
             )
             lines.append(f"    {_by_kind(stage.left_by_site)}")

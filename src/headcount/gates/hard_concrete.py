@@ -35,6 +35,7 @@ TEMPERATURE, LEFT, RIGHT = 0.33, -0.1, 1.1  # T, l and r
 OPEN = 3.0  # log_a at the start: a gate that is 1, and open in 98% of the samples
 DECIDED = 0.01  # as close as that to 0 or 1
 ROUNDING = 1e-9  # of sums of costs
+LONGEST, HALVINGS = 1e9, 50  # of a step along the penalty: the longest that is tried, and how finely it is measured
 
 
 class HardConcrete(nn.Module):
@@ -61,6 +62,34 @@ class HardConcrete(nn.Module):
     def penalty(self) -> Tensor:
         """L_C: how many gates are open, in expectation."""
         return self.chances().sum()
+
+    def move_to(self, wanted: float) -> None:
+        """Move the gates until this many are open in expectation, each by P(g != 0) P(g = 0): decided ones stay put.
+
+        That is a step down or up the penalty, as far as it takes.
+
+        >>> gates = HardConcrete(8)
+        >>> gates.move_to(3)
+        >>> round(gates.penalty().item(), 4)
+        3.0
+        """
+        chances = self.chances().detach().double()
+        slope = chances * (1 - chances)  # dL_C / dlog_a
+        sign = 1.0 if float(chances.sum()) > wanted else -1.0
+
+        def beyond(step: float) -> bool:
+            moved = torch.sigmoid(torch.logit(chances) - sign * step * slope).sum()
+            return bool(sign * (float(moved) - wanted) <= 0)
+
+        longest = 1.0
+        while not beyond(longest) and longest < LONGEST:
+            longest *= 2
+        shortest = 0.0
+        for _ in range(HALVINGS):
+            middle = (shortest + longest) / 2
+            shortest, longest = (shortest, middle) if beyond(middle) else (middle, longest)
+        with torch.no_grad():
+            self.log_alpha.sub_((sign * longest * slope).to(self.log_alpha))
 
     def settled(self) -> Tensor:
         """(gates,) the gates without noise, as at test time."""
@@ -161,6 +190,11 @@ class GatedUnits:
     def xi(self, gates: Tensor) -> Tensor:
         """(of,) what each unit of `masks` is multiplied by."""
         return torch.ones(self.of, device=gates.device).index_copy(0, self.places, self._product(gates))
+
+    @property
+    def are_counted(self) -> bool:
+        """Whether every unit costs 1, and has a gate of its own."""
+        return self.count == len(self.heads) and bool((self.costs == 1).all())
 
     @property
     def total(self) -> float:

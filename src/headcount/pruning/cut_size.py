@@ -198,7 +198,7 @@ def unshowable(budget: Budget, metric: Metric, base: np.ndarray, confidence: flo
     if best.shown:
         return ""
     loss = "drop" if metric.higher_is_better else "rise"
-    asked, shown = f"{budget.points:g}", f"{budget.in_points(abs(best.bound)):.2g}"
+    asked, shown = f"{budget.points:g}", f"{float(f'{budget.in_points(abs(best.bound)):.2g}'):g}"
     more = ""
     if budget.allowed:
         unseen = unseen_share(n, 1 - confidence) * budget.allowed / abs(best.bound)  # lost, they use up the budget

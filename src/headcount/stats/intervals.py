@@ -9,10 +9,11 @@ resamples, so that the rule of three holds for every metric: no number of identi
 
 The imagined example (`Metric.extremes`): for F1 and Matthews, one that the one model gets right and the other wrong, of
 the class that does most; for BLEU and chrF, a text of mean length with every n-gram right, or none. A loss has no worst
-value. There, and for metrics that say nothing of extremes, the most influential example that was seen is imagined twice
-more, since worse ones exist, and the bound leaves room for twice the score, times the rule of three: in 3 of n
-examples, the loss per token could rise by 2 nats. No bound holds for every distribution of losses (Bahadur and Savage
-1956); where fewer examples than that carry more, the verdict is false more often (benchmarks/coverage.py).
+value. For perplexity, a text of mean length whose loss rises by 5 nats per token is imagined, and the most influential
+example that was seen once more. For metrics that say nothing of extremes, the latter is imagined twice, since worse
+ones exist, and the bound leaves room for twice the score, times the rule of three. No bound holds for every
+distribution of losses (Bahadur and Savage 1956); where fewer examples than that carry more, the verdict is false more
+often (benchmarks/coverage.py).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def interval(
     lowest, highest = (_imagined(None, statistics, metric, side)[1] for side in (0, 1))
     ends = []
     for imagined, share in ((lowest, tail), (highest, 1 - tail)):
-        rows = _with(statistics, imagined, metric)[None]
+        rows = np.concatenate([statistics, imagined])[None]
         parts = random_weights(metric, rows.shape[1], resamples, seed)
         ends.append(np.quantile(np.concatenate([weighted_scores(rows, metric, part)[:, 0] for part in parts]), share))
     room = room_for_unseen(len(statistics), metric, tail, abs(observed))
@@ -117,7 +118,7 @@ def resampled_changes(
     relative: Any,
     blocks: int | None = None,
 ) -> np.ndarray:
-    """(R, M) changes on resamples that hold an imagined example, which lowers (side 0) or raises (1) the change.
+    """(R, M) changes on resamples that hold imagined examples, which lower (side 0) or raise (1) the change.
 
     blocks: for a metric of sums and examples in random order: sum them to this many rows, and resample those.
     """
@@ -127,8 +128,8 @@ def resampled_changes(
     befores = [pairs[0][0]] if same else [pair[0] for pair in pairs]
     if blocks is not None:
         base, masked = in_blocks(base, blocks), in_blocks(masked, blocks)
-    systems = [_with(base, row, metric) for row in befores]
-    systems += [_with(one, pair[1], metric) for one, pair in zip(masked, pairs, strict=True)]
+    systems = [np.concatenate([base, rows]) for rows in befores]
+    systems += [np.concatenate([one, pair[1]]) for one, pair in zip(masked, pairs, strict=True)]
     for weights in random_weights(metric, len(systems[0]), resamples, seed):
         scores = weighted_scores(np.stack(systems), metric, weights)
         before, after = scores[:, : len(befores)], scores[:, len(befores) :]
@@ -149,30 +150,31 @@ def in_blocks(statistics: np.ndarray, blocks: int) -> np.ndarray:
 def _imagined(
     base: np.ndarray | None, masked: np.ndarray, metric: AnyMetric, side: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The statistics (S,) of an imagined example under base and masked model that lowers the change most, or raises it.
+    """Statistics (C, S) of imagined examples under base and masked model that lower the change most, or raise it.
 
-    base: (N, S); None for the score of one model, which the example then lowers or raises.
+    base: (N, S); None for the score of one model, which the examples then lower or raise.
     """
-    if getattr(metric, "extremes", None) is None:  # the most influential example that was seen
+    known = getattr(metric, "extremes", None) is not None
+    befores, afters = [], []
+    if known:
+        kinds = np.asarray(metric.extremes(masked if base is None else base), float)  # (K, 2, S): raises, lowers
+        ups, downs = kinds[:, 0], kinds[:, 1]
+        before, after = (downs, ups) if side else (ups, downs)
+        effect = metric.of_sums(masked.sum(0) + UNSEEN * after)  # (K,)
+        if base is not None:
+            effect = effect - metric.of_sums(base.sum(0) + UNSEEN * before)
+        place = int(effect.argmax() if side else effect.argmin())
+        befores.append(before[place])
+        afters.append(after[place])
+    if not known or getattr(metric, "unbounded", False):  # the most influential example that was seen
         with_each = score_with_each(masked, metric)
         if base is not None:
             with_each = with_each - score_with_each(base, metric)
         place = int(with_each.argmax() if side else with_each.argmin())
-        return (masked if base is None else base)[place], masked[place]
-    kinds = np.asarray(metric.extremes(masked if base is None else base), float)  # (K, 2, S): raises, lowers
-    ups, downs = kinds[:, 0], kinds[:, 1]
-    befores, afters = (downs, ups) if side else (ups, downs)
-    effect = metric.of_sums(masked.sum(0) + UNSEEN * afters)  # (K,)
-    if base is not None:
-        effect = effect - metric.of_sums(base.sum(0) + UNSEEN * befores)
-    place = int(effect.argmax() if side else effect.argmin())
-    return befores[place], afters[place]
-
-
-def _with(statistics: np.ndarray, imagined: np.ndarray, metric: AnyMetric) -> np.ndarray:
-    """Statistics (N, S) with an imagined example (S,), or two of it if it stands for worse ones that were not seen."""
-    copies = 2 if getattr(metric, "extremes", None) is None else 1
-    return np.concatenate([statistics, np.tile(imagined, (copies, 1))])
+        copies = 1 if known else 2  # it stands for worse ones that were not seen
+        befores += [(masked if base is None else base)[place]] * copies
+        afters += [masked[place]] * copies
+    return np.array(befores), np.array(afters)
 
 
 def room_for_unseen(n: int, metric: AnyMetric, tail: float, size: Any) -> Any:

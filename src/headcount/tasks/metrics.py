@@ -27,6 +27,7 @@ from headcount.tasks.statistics import (
     characters_all_or_none,
     entities_all_or_none,
     furthest_ahead_or_behind,
+    losses_far_off,
     ngrams_all_or_none,
     one_of_each_class,
     per_class,
@@ -54,6 +55,7 @@ class Metric:
         example, 0 or 1, intervals and tests are exact ones for shares.
     extremes: for intervals of any other metric: from statistics (N, S) to imagined examples (K, 2, S) of K kinds, each
         as it raises the score most, and lowers it most. Without it, examples that were seen take their place.
+    unbounded: examples can lie beyond these extremes, so that the most influential one seen is imagined, too.
     signature: how exactly the metric was computed, for example sacrebleu's signature.
     """
 
@@ -66,6 +68,7 @@ class Metric:
     of_rows: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     proportion: bool = False
     extremes: Callable[[np.ndarray], np.ndarray] | None = None
+    unbounded: bool = False
 
     def __post_init__(self) -> None:
         if (self.of_sums is None) == (self.of_rows is None):
@@ -312,8 +315,11 @@ EMBEDDING = {
     "pearson": REGRESSION["pearson"],
     **{f"recall@{k}": Metric(f"recall@{k}", points=0.01, of_rows=partial(recall_at, k)) for k in (1, 5, 10)},
 }
+PERPLEXITY = Metric(
+    "perplexity", perplexity, False, points=0.01, relative=True, extremes=losses_far_off, unbounded=True
+)
 LANGUAGE = {
-    "perplexity": Metric("perplexity", perplexity, higher_is_better=False, points=0.01, relative=True),
+    "perplexity": PERPLEXITY,
     "loss": CLASSIFICATION["loss"],
     "accuracy": CLASSIFICATION["accuracy"],
 }

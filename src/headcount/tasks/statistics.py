@@ -1,5 +1,6 @@
 """What one example adds to a metric's sums: a real one, where the model predicts tokens or generates a text, or an
-imagined one, all right or all wrong, from which intervals learn how far a score can move (`extremes` of a metric).
+imagined one, all right, all wrong or far off, from which intervals learn how far a score can move (`extremes` of a
+metric).
 
 `metrics.py` computes metrics from these sums and says what they are.
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TASKS_EXTRA = "pip install 'headcount[tasks]'"
 REMEMBERED = 100_000  # outputs in the cache of `TextScorer`
+FAR = 5.0  # nats per token above the mean, of an imagined loss
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
@@ -183,6 +185,20 @@ def furthest_ahead_or_behind(statistics: np.ndarray) -> np.ndarray:
     """
     furthest = np.abs(statistics[:, 3]).max()
     return np.array([[[1.0, 1.0, 0.0, furthest], [1.0, 0.0, 0.0, -furthest]]])
+
+
+def losses_far_off(statistics: np.ndarray) -> np.ndarray:
+    """Imagined losses of texts of mean length: 5 nats per token above the mean against the mean; the mean against none.
+
+    Losses have no largest value. 5 nats are chosen: rises of up to 4 nats in few texts are then seldom overlooked.
+
+    >>> losses_far_off(np.array([[4.0, 3.0, 6.0], [2.0, 2.0, 2.0]]))[..., 2].tolist()
+    [[19.0, 4.0], [4.0, 0.0]]
+    """
+    mean = statistics.mean(0)
+    above, none = mean.copy(), mean.copy()
+    above[2], none[2] = mean[2] + FAR * mean[0], 0.0
+    return np.array([[above, mean], [mean, none]])
 
 
 def ngrams_all_or_none(statistics: np.ndarray) -> np.ndarray:
