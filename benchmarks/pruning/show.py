@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+METHODS = {
+    "heads": "heads alone", "neurons": "neurons alone", "ours": "**headcount**", "kwon": "Kwon et al.",
+    "kwon-clip": "Kwon et al., clipped", "textpruner": "TextPruner",
+}  # fmt: skip
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -12,24 +18,30 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def table(one: dict[str, Any]) -> str:
-    """One data set: a row for each method and speed."""
+    """One data set: a row for each speed, a column for each method; first the scores, then the speeds."""
     whole = one["whole"]
-    lines = [
+    methods = [name for name in METHODS if any(row["method"] == name for row in one["rows"])]
+    found = {(row["asked"], row["method"]): row for row in one["rows"]}
+    asked = sorted({row["asked"] for row in one["rows"]})
+    head = [f"| fewer FLOPs | {' | '.join(METHODS[name] for name in methods)} |", f"|-|{'-|' * len(methods)}"]
+
+    def rows(cell: Callable[[dict[str, Any]], str]) -> list[str]:
+        def shown(row: dict[str, Any] | None) -> str:
+            return "" if row is None else cell(row) if "score" in row else "out of reach"
+
+        return [f"| {flops:g} | {' | '.join(shown(found.get((flops, name))) for name in methods)} |" for flops in asked]
+
+    return "\n".join([
         f"**{one['name']}**: {whole['metric']} on {whole['n']:,} examples; unpruned {score(whole['score'], whole)}",
         "",
-        "| fewer FLOPs, asked | method | FLOPs | score | points | batch 1 | batch 16 |",
-        "|-|-|-|-|-|-|-|",
-    ]
-    for row in one["rows"]:
-        if "score" not in row:
-            lines.append(f"| {row['asked']:g} | {row['method']} | out of reach | | | | |")
-            continue
-        speeds = " | ".join(times(row["speed"][batch]) for batch in ("1", "16"))
-        lines.append(
-            f"| {row['asked']:g} | {row['method']} | {row['flops']:.2f} | {score(row['score'], row)} | "
-            f"{interval(row['change'])} | {speeds} |"
-        )
-    return "\n".join(lines)
+        *head,
+        *rows(lambda row: f"{score(row['score'], row)}, {interval(row['change'])}"),
+        "",
+        f"How many times as fast at batch 1, and at batch 16 ({one['name']}):",
+        "",
+        *head,
+        *rows(lambda row: ", ".join(f"{row['speed'][batch]['speedup']:.2f}" for batch in ("1", "16"))),
+    ])  # fmt: skip
 
 
 def versus(one: dict[str, Any]) -> str:
@@ -62,7 +74,3 @@ def interval(change: dict[str, float] | None) -> str:
 
 def score(value: float, facts: dict[str, Any]) -> str:
     return f"{value:.1f}" if facts["points"] >= 1 else f"{value:.3f}".removeprefix("0")
-
-
-def times(row: dict[str, float]) -> str:
-    return f"{row['speedup']:.2f} [{row['low']:.2f} {row['high']:.2f}]"
