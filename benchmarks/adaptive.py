@@ -3,7 +3,7 @@
     python -m benchmarks.adaptive --part errors                      simulated sweeps with heads of known effect
     python -m benchmarks.adaptive --part sst2 --statistics DIR       a full sweep against adaptive ones
     python -m benchmarks.adaptive --part translator --statistics DIR
-    python -m benchmarks.adaptive --part prune --examples 1024       the search for a cut, with and without
+    python -m benchmarks.adaptive --part prune --examples 256 --before CHECKOUT/src    prune, now and before
 
 `errors`: in every trial, a sweep over heads of which half change nothing and half lose exactly the margin. A decision
 is false if the first kind is "missed" or the second "within"; at most 5% of sweeps may have any.
@@ -14,15 +14,19 @@ running the model again; where n is larger than what was measured, examples are 
 counted in passes: examples times heads. With `--run N`, one adaptive sweep really runs on the first N examples, and is
 compared with the full one in processor time.
 
-`prune`: the classifier is pruned twice in turn, scored on this many training examples, with cuts decided early and with
-every cut measured on all selection data: the cuts, the examples that were measured, and processor time. Real models and
-data are found by HEADCOUNT_SHARED (default ../shared).
+`prune`: the classifier and the translator are pruned within a drop, scored on this many training examples, by this
+version, by this version without early decisions (`--late`) and by the one whose source is given (`--before`), in turn,
+each in a process of its own with one thread: the cuts, the examples that were measured, and processor time. Real models
+and data are found by HEADCOUNT_SHARED (default ../shared).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,7 +35,8 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headcount import Classification, Translation, anatomy, evaluate, load, prune
+from benchmarks.one_search import PARTS
+from headcount import Classification, Translation, anatomy, evaluate, load
 from headcount.ablation import ablate_each
 from headcount.stats import Deciding, corrected, paired_test
 from headcount.stats.intervals import are_outcomes, in_blocks
@@ -42,6 +47,14 @@ from headcount.tasks.metrics import CLASSIFICATION, TRANSLATION
 SHARED = Path(os.environ.get("HEADCOUNT_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 CHUNK = 128  # examples whose statistics are kept in one file
 ALPHA = 0.05
+SEARCHES = (
+    {"model": "classifier", "max_drop": 1, "select": 872, "test": 436},
+    {"model": "translator", "max_drop": 3, "select": 400, "test": 461},
+)
+COLUMNS = (
+    *("model", "max drop", "version", "heads removed", "of them as now", "cuts", "examples of all cuts"),
+    *("non-inferior", ", ".join(PARTS.values()), "processor time / now"),
+)
 
 
 def main() -> None:
@@ -196,21 +209,39 @@ def full_sweep(model: Any, task: Any, heads: list[Any], order: list[int], direct
 
 
 def print_searches(options: argparse.Namespace) -> None:
-    model, dev = classifier()
-    train = Classification(SHARED / "data" / "sst2" / "train.tsv", dev.tokenizer)
-    for points in options.margins:
-        found = {}
-        for early in (True, False):
-            start = time.process_time()
-            how = {"early": early, "score_examples": options.examples, "step": options.step, "overlap": "drop"}
-            pruned = prune(model, train, dev, max_drop=points, **how)
-            found[early] = pruned, time.process_time() - start
-            measured = [len(point.statistics) for point in pruned.path]
-            print(f"# early {early}: {len(pruned.removed)} heads, {measured}", flush=True)
-        (one, fast), (other, slow) = found[True], found[False]
-        same = "the same cut" if set(one.removed) == set(other.removed) else "another cut"
-        print(f"max drop {points:g}: {same}, verdicts {one.verdict.shown} and {other.verdict.shown}, "
-              f"{slow / fast:.2f} times faster")  # fmt: skip
+    versions: dict[str, tuple[Path, dict[str, Any]]] = {"now": (Path(__file__).resolve().parents[1] / "src", {})}
+    if options.late:
+        versions["now, --no-early"] = versions["now"][0], {"early": False}
+    if options.before:
+        versions["before"] = options.before, {}
+    print(f"| {' | '.join(COLUMNS)} |\n{'|-' * len(COLUMNS)}|", flush=True)
+    for job in (job for job in SEARCHES if job["model"] in options.models.split(",")):
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
+        for _ in range(options.repeats):
+            for name, (source, knobs) in versions.items():  # in turn: a busy machine slows all of them
+                knobs = {"score_examples": options.examples, "step": options.step, **knobs}
+                runs[name].append(searched(source, {**job, "knobs": knobs}))
+        seconds = {name: np.array([run["seconds"] for run in some]) for name, some in runs.items()}
+        for name, (found, *_) in runs.items():
+            cells = [
+                *(job["model"], f"{job['max_drop']:g}", name, len(found["removed"])),
+                len(set(found["removed"]) & set(runs["now"][0]["removed"])),
+                *(len(found["cuts"]), f"{sum(n for _, n in found['cuts']):,}", "yes" if found["shown"] else "no"),
+                ", ".join(f"{found['parts'][part] / found['seconds']:.0%}" for part in PARTS.values()),
+                f"{np.median(seconds[name] / seconds['now']):.2f}",
+            ]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def searched(source: Path, job: dict[str, Any]) -> dict[str, Any]:
+    """What a version of headcount finds in a process of its own, with one thread."""
+    root = Path(__file__).resolve().parents[1]
+    python = {"PYTHONPATH": os.pathsep.join(map(str, (Path(source).resolve(), root)))}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-m", "benchmarks.one_search", json.dumps(job)]
+    answer = subprocess.run(command, env={**os.environ, **python, **threads}, cwd=root, stdout=subprocess.PIPE)
+    answer.check_returncode()
+    return json.loads(answer.stdout.splitlines()[-1])
 
 
 def classifier() -> tuple[Any, Any]:
@@ -232,6 +263,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--statistics", type=Path, default=Path("statistics"), help="where sweeps are kept")
     parser.add_argument("--examples", type=int, default=1000, help="of the full sweep; prune: to score on")
     parser.add_argument("--step", type=float, default=0.05, help="prune: of the search")
+    parser.add_argument("--models", default="classifier,translator", help="prune: which of them")
+    parser.add_argument("--before", type=Path, help="prune: the folder that holds another version of headcount")
+    parser.add_argument("--late", action="store_true", help="prune: also without early decisions")
+    parser.add_argument("--repeats", type=int, default=1, help="prune: of all versions, in turn")
     parser.add_argument("--layers", help="only the heads of these, as 3,4,5")
     parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--margins", type=lambda text: [float(x) for x in text.split(",")], default=[1.0, 2.0, 3.0])

@@ -282,9 +282,10 @@ def test_a_directory_as_data_and_too_short_a_length_are_refused(headcount, class
     assert "max" in short.err.splitlines()[-1]
 
 
-def test_ray_gives_what_this_process_gives(headcount, classifier, tmp_path):
+@pytest.mark.parametrize("how", [[], ["--adaptive", "--margin", 60]])
+def test_ray_gives_what_this_process_gives(headcount, classifier, tmp_path, how):
     pytest.importorskip("ray")
-    call = ("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--json")
+    call = ("ablate", classifier / "model", "--data", classifier / "dev.tsv", "--json", *how)
     here = headcount(*call)
     there = headcount(*call, "--out", tmp_path / "run", "--engine", "ray", "--workers", 1)
     assert (here.code, there.code) == (0, 0)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from headcount import Classification, HeadcountError, Translation, anatomy, find_roles, importance, prune
+from headcount.ablation import ablate_each
 from headcount.engine import Local, over_shards, shards, using
 from headcount.engine.work import collected_warnings
 from headcount.errors import BadData
@@ -47,8 +48,8 @@ def task():
     return Classification(rows(40), word_tokenizer(WORDS))
 
 
-def translation():
-    pairs = [{"source": row["text"], "target": " ".join(row["text"].split()[::-1])} for row in rows(12)]
+def translation(count=12):
+    pairs = [{"source": row["text"], "target": " ".join(row["text"].split()[::-1])} for row in rows(count)]
     return Translation(pairs, word_tokenizer(WORDS), source="source", target="target")
 
 
@@ -105,6 +106,36 @@ def test_roles_are_the_same_bit_for_bit(engine):
     here, there = both(engine, lambda: find_roles(model, data, word_tokenizer(WORDS), parser=False))
     assert here == there
     assert here.best
+
+
+@pytest.mark.parametrize("kind", ["classification", "translation"])
+def test_an_adaptive_sweep_resumes_on_ray_to_the_same_bits(engine, tmp_path, kind):
+    """Here, on workers, and on workers after an interruption: the same decisions on the same examples."""
+    if kind == "classification":
+        model, task, how = bert(), Classification(rows(300), word_tokenizer(WORDS)), {"margin": 20}
+    else:
+        model, task, how = marian(), translation(110), {"margin": 0.5, "kinds": ["cross"]}
+
+    def sweep(**kept):
+        found = ablate_each(model, task, adaptive=True, **how, **kept)
+        numbers = [getattr(found.effects, name).tolist() for name in ("score", "change", "low", "high", "p")]
+        return found.adaptive.decisions, found.adaptive.examples.tolist(), numbers, found.outcomes.values.tolist()
+
+    def interrupt(share):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    here, there = both(engine, sweep)
+    assert here == there
+    assert len(set(here[1])) > 1  # some heads were decided earlier than others
+    with using(engine):
+        with pytest.raises(KeyboardInterrupt):
+            sweep(run=tmp_path, progress=interrupt)
+        kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "outcomes").iterdir()}
+        assert sweep(run=tmp_path) == here
+    assert kept
+    assert all(file.stat().st_mtime_ns == when for file, when in kept.items())
+    assert len(list((tmp_path / "outcomes").iterdir())) > len(kept)
 
 
 def test_a_model_that_was_trained_in_between_is_sent_again(engine, task):

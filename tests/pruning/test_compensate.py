@@ -3,6 +3,7 @@
 import copy
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,14 @@ from headcount.errors import HeadcountError
 from headcount.heads import Head
 from headcount.pruning import calibration, compensate
 from headcount.pruning.calibration import Calibration, LayerwiseForward
-from headcount.pruning.compensation import REPRODUCED, NormalEquations, ridge_change, unexplained
+from headcount.pruning.compensation import (
+    PENALTIES,
+    REPRODUCED,
+    WELL_CONDITIONED,
+    NormalEquations,
+    ridge_change,
+    unexplained,
+)
 from headcount.scoring import unit_moments
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import remove
@@ -215,3 +223,32 @@ def test_ridge_holds_back_when_rows_are_few_and_finds_the_truth_when_they_are_ma
     assert errors[1] <= 1.05  # hardly worse than leaving everything as it is
     nothing = [NormalEquations.empty(4, 2) for _ in range(2)]
     assert ridge_change(nothing, penalised=4).abs().sum() == 0
+
+
+def test_the_penalty_is_the_one_that_double_precision_finds():
+    """Large penalties are compared in single precision; beside it, all of them by numpy in double precision."""
+    generator, chosen = np.random.default_rng(0), []
+    for noise in (0.5, 20.0, 100.0, 300.0):
+        truth = generator.normal(size=(31, 8))
+        folds, plain = [NormalEquations.empty(31, 8) for _ in range(2)], []
+        for fold in folds:
+            factors = generator.normal(size=(400, 5)) @ generator.normal(size=(5, 30))  # columns that go together
+            x = np.column_stack([3 + factors + 0.3 * generator.normal(size=(400, 30)), np.ones(400)])
+            y = x @ truth + noise * generator.normal(size=(400, 8))
+            fold.add(torch.tensor(x), torch.tensor(y))
+            plain.append((x, y))
+
+        def fitted(x, y, penalty):
+            ridge = np.diag([penalty * (x[:, :30] ** 2).sum(0).mean()] * 30 + [0.0])
+            return np.linalg.solve(x.T @ x + ridge, x.T @ y)
+
+        def error(penalty, plain=plain):
+            one, other = plain
+            return sum(((v @ fitted(x, y, penalty) - w) ** 2).sum() for (x, y), (v, w) in ((one, other), (other, one)))
+
+        chosen.append(min(PENALTIES, key=error))
+        x, y = (np.concatenate(parts) for parts in zip(*plain, strict=True))
+        found = ridge_change(folds, penalised=30).numpy()
+        np.testing.assert_allclose(found, fitted(x, y, chosen[-1]), rtol=1e-6, atol=1e-8)
+    assert len(set(chosen)) > 2
+    assert max(chosen) >= WELL_CONDITIONED > min(chosen)

@@ -24,6 +24,7 @@ from headcount.tasks import Task
 
 REPRODUCED = (1e-2, 1e-1, 1.0)  # penalties of a unit's regression on the others, times the mean square of a column
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean square of a column
+WELL_CONDITIONED = 1.0  # from this penalty on, single precision, twice as fast, tells which penalty is better
 
 Model = TypeVar("Model", bound=nn.Module)
 Sites = dict[str, Site]
@@ -219,9 +220,13 @@ class NormalEquations:
         self.right += x.T @ y
         self.rows += len(x)
 
+    def single(self) -> NormalEquations:
+        """The same sums in single precision."""
+        return NormalEquations(self.gram.float(), self.right.float(), self.rows)
+
     def error(self, solution: Tensor) -> float:
         """sum |x B - y|^2 over the rows, up to a constant"""
-        return float((solution * (self.gram @ solution - 2 * self.right)).sum())
+        return float((solution * (self.gram @ solution - 2 * self.right)).sum(dtype=torch.float64))
 
 
 def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Sequence[float] = PENALTIES) -> Tensor:
@@ -241,8 +246,10 @@ def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Se
     total = NormalEquations(one.gram + other.gram, one.right + other.right, one.rows + other.rows)
     best, least = None, 0.0
     if min(one.rows, other.rows):
+        rough = one.single(), other.single()
         for penalty in sorted(penalties, reverse=True):
-            pairs = ((one, other), (other, one))
+            first, second = rough if penalty >= WELL_CONDITIONED else folds
+            pairs = ((first, second), (second, first))
             error = sum(test.error(_solve(fit, penalised, penalty)) for fit, test in pairs)
             if error < least:
                 best, least = penalty, error
@@ -253,7 +260,7 @@ def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Se
 
 def _solve(normal: NormalEquations, penalised: int, penalty: float) -> Tensor:
     scale = float(normal.gram.diagonal()[:penalised].mean()) if penalised else 0.0
-    ridge = torch.zeros(len(normal.gram), dtype=torch.float64)
+    ridge = torch.zeros(len(normal.gram), dtype=normal.gram.dtype)
     ridge[:penalised] = penalty * max(scale, 1e-12)
     gram = normal.gram + torch.diag(ridge)
     factor, failed = torch.linalg.cholesky_ex(gram)
