@@ -113,7 +113,8 @@ class RunDirectory:
 
     def _difference(self, known: dict[str, Any]) -> str:
         """What the run was made with, and what is asked for now: an option if one differs, else the signature."""
-        made, command = ((one or {}).get("command") for one in (known.get("signature"), self.signature))
+        signatures = (known.get("signature"), self.signature)  # the first is from a file: anything
+        made, command = (one.get("command") if isinstance(one, dict) else None for one in signatures)
         if made and command and made != command:
             return f"it was made by headcount {made}, not by headcount {command}"
         before, now = known.get("arguments") or {}, json.loads(json.dumps(self.arguments, default=str))

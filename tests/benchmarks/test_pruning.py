@@ -74,7 +74,8 @@ def test_the_table_and_its_parts(benchmark, tmp_path, capsys):
     assert set(by_method["kwon"]["speed"]) == {"1", "16"}
     printed = capsys.readouterr().out
     assert (tmp_path / "table.md").read_text() in printed
-    assert "| 1.5 | kwon |" in printed
+    assert "| fewer FLOPs | **headcount** | Kwon et al. |" in printed
+    assert "| 1.5 | .525, " in printed
 
     benchmark.made.clear()
     results = run(benchmark, tmp_path, *methods, "--retime")
@@ -102,7 +103,7 @@ def test_what_a_method_cannot_reach_is_said(benchmark, tmp_path, capsys):
     reached, missed = results["data"][0]["rows"]
     assert "score" in reached
     assert "FLOPs" in missed["remark"]
-    assert "| 1000 | kwon | out of reach |" in capsys.readouterr().out
+    assert "| 1000 | out of reach |" in capsys.readouterr().out
 
 
 def test_textpruner_is_read_from_what_it_wrote(benchmark, tmp_path, capsys):

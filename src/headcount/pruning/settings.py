@@ -242,8 +242,8 @@ class Pruning:
 
 
 def _share_or_number(value: float) -> str:
-    """A share as a percentage, and a whole number as it is: 2.0 is 200%, not two."""
-    return f"{100 * value:g}%" if isinstance(value, float) else f"{value}"
+    """A share as both are written, and a whole number as it is: 2.0 is 200%, not two."""
+    return f"{value:g} ({100 * value:g}%)" if isinstance(value, float) else f"{value}"
 
 
 def _number(name: str, value: Any) -> Any:
