@@ -7,7 +7,7 @@ from scipy import stats as scipy_stats
 
 from headcount import stats
 from headcount.stats.intervals import clopper_pearson, paired_bounds
-from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, SPEECH, TRANSLATION
+from headcount.tasks.metrics import CLASSIFICATION, EMBEDDING, LANGUAGE, REGRESSION, SPEECH, TRANSLATION
 
 ACCURACY = CLASSIFICATION["accuracy"]
 BOUNDED = [*CLASSIFICATION.values(), *TRANSLATION.values()]
@@ -99,6 +99,27 @@ def test_identical_examples_show_nothing_beyond_the_rule_of_three(metric, n):
     ends = stats.change_bounds(base, base[None], metric)
     assert ends[0][0] < -least
     assert ends[1][0] > least
+
+
+X, Y = np.random.default_rng(0).random((2, 4))
+PAIRS = np.stack([np.ones(4), X, Y, X * X, Y * Y, X * Y, (X - Y) ** 2], axis=1)
+FEW = [  # four examples of each, as its metric takes them
+    (REGRESSION["pearson"], PAIRS),
+    (REGRESSION["mse"], PAIRS),
+    (EMBEDDING["spearman"], PAIRS[:, 1:3]),
+    (EMBEDDING["recall@1"], np.tile(np.eye(4), 2)),
+    (LANGUAGE["perplexity"], np.stack([np.ones(4), Y, X], axis=1)),
+    (LANGUAGE["loss"], np.stack([np.ones(4), Y, X], axis=1)),
+]
+
+
+@pytest.mark.parametrize(("metric", "rows"), FEW, ids=[metric.name for metric, _ in FEW])
+def test_intervals_of_few_examples_end_where_the_metric_does(metric, rows):
+    """Four examples say little, but never that a correlation may be 2, or a loss below 0."""
+    low, high = stats.interval(rows, metric)
+    least, greatest = metric.bounds
+    assert least <= low <= float(metric.of(rows)) <= high <= greatest
+    assert low < high
 
 
 def test_nothing_is_shown_on_three_examples_and_little_on_few():

@@ -62,7 +62,8 @@ def interval(
         parts = random_weights(metric, rows.shape[1], resamples, seed)
         ends.append(np.quantile(np.concatenate([weighted_scores(rows, metric, part)[:, 0] for part in parts]), share))
     room = room_for_unseen(len(statistics), metric, tail, abs(observed))
-    return float(min(ends[0], observed - room)), float(max(ends[1], observed + room))
+    least, greatest = getattr(metric, "bounds", (-np.inf, np.inf))
+    return float(max(least, min(ends[0], observed - room))), float(min(greatest, max(ends[1], observed + room)))
 
 
 def change_bounds(

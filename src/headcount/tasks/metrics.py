@@ -14,6 +14,7 @@ A metric of rows takes rows (N, S) and counts (R, N), how often each row counts,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +57,7 @@ class Metric:
     extremes: for intervals of any other metric: from statistics (N, S) to imagined examples (K, 2, S) of K kinds, each
         as it raises the score most, and lowers it most. Without it, examples that were seen take their place.
     unbounded: examples can lie beyond these extremes, so that the most influential one seen is imagined, too.
+    bounds: the least and the greatest value that the metric can have; intervals end there.
     signature: how exactly the metric was computed, for example sacrebleu's signature.
     """
 
@@ -69,6 +71,7 @@ class Metric:
     proportion: bool = False
     extremes: Callable[[np.ndarray], np.ndarray] | None = None
     unbounded: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
         if (self.of_sums is None) == (self.of_rows is None):
@@ -281,13 +284,14 @@ def _mean(column: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda sums: _ratio(sums[..., column], sums[..., 0])
 
 
+POSITIVE = (0.0, math.inf)
 ACCURACY = Metric("accuracy", accuracy, points=0.01, proportion=True, extremes=right_or_wrong)
 CLASSIFICATION = {
     "accuracy": ACCURACY,
     "f1": Metric("f1", f1, points=0.01, extremes=one_of_each_class),
     "f1_macro": Metric("f1_macro", f1_macro, points=0.01, extremes=one_of_each_class),
     "matthews": Metric("matthews", matthews, points=0.01, extremes=one_of_each_class),
-    "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True),
+    "loss": Metric("loss", loss, higher_is_better=False, points=0.01, relative=True, bounds=POSITIVE),
     "logit_difference": Metric("logit_difference", _mean(3), points=0.01, extremes=furthest_ahead_or_behind),
 }
 CHOICE = {name: CLASSIFICATION[name] for name in ("accuracy", "loss", "logit_difference")}
@@ -303,20 +307,30 @@ TAGS = {
 ANSWERS = {
     "f1": Metric("f1", _mean(2), points=0.01, extremes=all_or_nothing),
     "exact_match": Metric("exact_match", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
-    "loss": Metric("loss", _mean(3), higher_is_better=False, points=0.01, relative=True),
+    "loss": Metric("loss", _mean(3), higher_is_better=False, points=0.01, relative=True, bounds=POSITIVE),
 }
 REGRESSION = {
-    "pearson": Metric("pearson", pearson, points=0.01),
-    "spearman": Metric("spearman", points=0.01, of_rows=spearman),
-    "mse": Metric("mse", _mean(6), higher_is_better=False, points=0.01, relative=True),
+    "pearson": Metric("pearson", pearson, points=0.01, bounds=(-1.0, 1.0)),
+    "spearman": Metric("spearman", points=0.01, of_rows=spearman, bounds=(-1.0, 1.0)),
+    "mse": Metric("mse", _mean(6), higher_is_better=False, points=0.01, relative=True, bounds=POSITIVE),
 }
 EMBEDDING = {
     "spearman": REGRESSION["spearman"],
     "pearson": REGRESSION["pearson"],
-    **{f"recall@{k}": Metric(f"recall@{k}", points=0.01, of_rows=partial(recall_at, k)) for k in (1, 5, 10)},
+    **{
+        f"recall@{k}": Metric(f"recall@{k}", points=0.01, of_rows=partial(recall_at, k), bounds=(0.0, 1.0))
+        for k in (1, 5, 10)
+    },
 }
 PERPLEXITY = Metric(
-    "perplexity", perplexity, False, points=0.01, relative=True, extremes=losses_far_off, unbounded=True
+    "perplexity",
+    perplexity,
+    False,
+    points=0.01,
+    relative=True,
+    extremes=losses_far_off,
+    unbounded=True,
+    bounds=(1.0, math.inf),
 )
 LANGUAGE = {
     "perplexity": PERPLEXITY,
@@ -341,7 +355,7 @@ SPEECH = {
 UNLABELED = {
     "agreement": Metric("agreement", accuracy, points=0.01, proportion=True, extremes=right_or_wrong),
     "cosine": Metric("cosine", accuracy, points=0.01, extremes=right_or_wrong),
-    "divergence": Metric("divergence", loss, higher_is_better=False, points=0.01),
+    "divergence": Metric("divergence", loss, higher_is_better=False, points=0.01, bounds=POSITIVE),
 }
 
 
