@@ -35,13 +35,15 @@ format: $(READY)  ## let ruff fix and format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# The build backend comes from the lock too: an isolated build would download it (and may download torch) again.
+# The build backend comes from the lock too: an isolated build would download it (and may download torch) again. Packages
+# that come as sources are built by --use-pep517, also where pip is old: without it, what they are built with is half
+# installed.
 $(READY): $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "headcount needs Python 3.10 or newer, as '$(PYTHON)'." >&2; \
 	  echo "Name another one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r $(LOCK)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --use-pep517 -r $(LOCK)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
