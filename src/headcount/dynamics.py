@@ -171,7 +171,7 @@ def measure(
 
 
 def read_tracked(name: str, kept: dict[str, np.ndarray] | None, heads: set[str]) -> TrackedCheckpoint | None:
-    """A checkpoint from its shard; None if there is no shard, or one that does not fit."""
+    """A checkpoint from its shard; None if the shard is missing or does not fit."""
     try:
         content = json.loads(kept["json"].tobytes()) if kept is not None else {}
         points = tuple(map(_step, content["points"]))

@@ -39,7 +39,7 @@ def refuse_unusable(given: Mapping[str, Any], out: str | None) -> None:
     for name, value in given.items():
         names_data = isinstance(value, str) and (name in DATA or name.endswith("_data"))
         if names_data and looks_like_a_file(value) and not Path(value).expanduser().exists():
-            raise BadData(f"there is no file {value}", advice=f"change {{{name}}}")
+            raise BadData(f"{value} does not exist", advice=f"change {{{name}}}")
     if out is not None:
         refuse_other_directories(Path(out))
 
@@ -51,7 +51,7 @@ def refuse_missing_model(name: str) -> None:
         return  # a pattern of `track`, which refuses one that nothing matches
     if file.suffix == ".onnx":
         if not file.is_file() and not part_path(file, "encoder").is_file():
-            raise HeadcountError(f"there is no file {name}")
+            raise HeadcountError(f"{name} does not exist")
     else:
         refuse_unlike_model(fetch(name, DESCRIPTION))
 

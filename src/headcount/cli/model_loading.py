@@ -79,7 +79,7 @@ def tokenizer_directory(name: str) -> Path:
     if origin and Path(origin).is_dir():
         return fetch(origin)
     raise HeadcountError(
-        f"there is no tokenizer beside {name}, and {origin or 'the model that it was exported from'} is not here",
+        f"no tokenizer was found beside {name}, and {origin or 'the model that it was exported from'} is not available",
         advice=f"copy the files of the tokenizer to {beside}",
     )
 

@@ -99,7 +99,7 @@ class Inspector:
     def pruned(self, text: Text) -> dict[str, Any]:
         """What the smaller model answers; its loss is that of the whole model's answer."""
         if self.smaller is None:
-            raise HeadcountError("there is no pruned model to compare with", advice="pass {pruned}")
+            raise HeadcountError("no pruned model was given to compare with", advice="pass {pruned}")
         with self.lock:
             return self.reading(text).reply(self.smaller)
 
@@ -108,7 +108,7 @@ class Inspector:
         chosen = Head.parse(head)
         site = self.found.site(chosen)
         if chosen.index not in site.places or not isinstance(site, AttentionSite):
-            raise HeadcountError(f"there is no head {head} in this model")
+            raise HeadcountError(f"this model does not have the head {head}")
         with self.lock:
             maps = _kept(self._attention, (text, tuple(sorted(off))), lambda: self._watch(text, off))
         weights = maps[site.name][site.places[chosen.index]]  # (T, S)

@@ -71,7 +71,7 @@ def view(
     """
     rows = [{"text": text, "pair": pair}] if isinstance(text, str) else [_row(one) for one in text]
     if not rows:
-        raise HeadcountError("there are no texts to view", advice="pass {text}")
+        raise HeadcountError("no text was given to view", advice="pass {text}")
     inspector = Inspector(model, tokenizer, max_length=max_length, name=name, pruned=pruned)
     findings = Findings(model, runs)
     texts = []

@@ -161,8 +161,8 @@ def _section(title: str, text: str) -> str:
 
 def _loading(model: Any, place: str, stock: bool) -> str:
     """Code that loads the model. place: its directory, in quotes."""
+    trusting = "" if stock else ", trust_remote_code=True"
     if sentence_directory(model) is not None:
-        trusting = "" if stock else ", trust_remote_code=True"
         make = f"model = SentenceTransformer({place}{trusting})  {PLACE}"
         code = f"from sentence_transformers import SentenceTransformer\n\n{make}"
         needed = (
@@ -171,7 +171,6 @@ def _loading(model: Any, place: str, stock: bool) -> str:
         return f"{needed}```python\n{code}\n```"
     autos = {name: auto for auto, name in reversed(auto_classes(model.config).items())}
     auto = next((autos[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in autos), "AutoModel")
-    trusting = "" if stock else ", trust_remote_code=True"
     plain = f"from transformers import {auto}\n\nmodel = {auto}.from_pretrained({place}{trusting})"
     if stock:
         return f"It is a stock checkpoint:\n\n```python\n{plain}  {PLACE}\n```"
