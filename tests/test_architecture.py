@@ -20,7 +20,7 @@ from walks import files_crossed
 
 # A module imports only from what stands above it, and from its own package.
 ORDER = (
-    *("errors", "heads", "files", "model_directory", "structure", "runs", "intervene", "surgery", "export"),
+    *("errors", "heads", "settings", "files", "model_directory", "structure", "runs", "intervene", "surgery", "export"),
     *(
         "reporting",
     ),  # it reads results as plain JSON, so it needs none of those who measure, and all of them can be shown

@@ -25,10 +25,11 @@ from benchmarks.pruning.data import Data, read, where
 from benchmarks.pruning.judge import Difference, difference, pooled
 from headcount.engine import batches_by_length
 from headcount.evaluation import evaluate
-from headcount.pruning import Pruning, compensate, counts
+from headcount.pruning import compensate
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.search import CutSearch
 from headcount.scoring import head_gradients, importance
+from headcount.settings import Pruning, counts
 from headcount.structure import anatomy
 from headcount.surgery import remove
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headcount.errors import HeadcountError, counted
+from headcount.errors import HeadcountError, counted, unknown
 
+UNITS = ("heads", "neurons", "sublayers")
 FEED_FORWARD = "_ffn"  # how the kinds of feed-forward sites end
 _HEAD = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})\.([0-9]{1,6})")
 _SPAN = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})(?:\.([0-9]{1,6})-([0-9]{1,6}))?")
@@ -206,3 +207,19 @@ def parse_ranges(text: str, below: int) -> tuple[int, ...] | None:
             return None
         numbers.extend(range(first, last + 1))
     return tuple(numbers) if format_ranges(numbers) == text else None
+
+
+def asked_units(units: str | Iterable[str]) -> tuple[str, ...]:
+    """The kinds of units asked for, in the order of `UNITS`; any other name is refused.
+
+    >>> asked_units("neurons, heads")
+    ('heads', 'neurons')
+    """
+    given = [units] if isinstance(units, str) or not isinstance(units, Iterable) else units
+    names = [name.strip() for one in given if isinstance(one, str) for name in one.split(",")]
+    for name in names:
+        if name not in UNITS:
+            raise HeadcountError(unknown("unit", name, UNITS))
+    if not names:
+        raise HeadcountError(f"no units were asked for: {units!r}", advice=f"choose {{units}} from {', '.join(UNITS)}")
+    return tuple(name for name in UNITS if name in names)

@@ -15,7 +15,7 @@ from headcount.cli.app import COMMANDS, add_command, call, run
 from headcount.cli.demo import demo
 from headcount.cli.importance import Exclude, Method
 from headcount.cli.model_loading import DTYPES
-from headcount.cli.options import ALIASES, METRICS, TASKS, UNITS, FillName, Precision, command
+from headcount.cli.options import ALIASES, METRICS, TASKS, FillName, Precision, command
 from headcount.demo import STORIES
 from headcount.errors import HeadcountError
 
@@ -104,12 +104,20 @@ PRUNE = ["prune", "model", "--score-data", "dev.tsv", *DATA]
         (["compare", "model", "small.onnx", *DATA], 1, "small.onnx does not exist"),
         (["importance", "model", *DATA, "--units", "neuron"], 2, "did you mean 'neurons'"),
         (["curve", "model", "--score-data", "dev.tsv", *DATA, "--methods", "magic"], 2, "'magic'"),
+        (["curve", "model", "--score-data", "dev.tsv", *DATA, "--step", "0"], 2, "give --step as 0.1"),
+        (["track", "model", "--score-data", "dev.tsv", *DATA, "--step", "1.5"], 2, "give --step as 0.1"),
         ([*PRUNE, "--max-drop", "1"], 2, "--out is required"),
         ([*PRUNE, "--out", "small"], 2, "--max-drop"),
-        ([*PRUNE, "--out", "small", "--heads", "2", "--flops", "50%"], 2, "--heads and --flops"),
+        ([*PRUNE, "--out", "small", "--heads", "2", "--flops", "50%"], 2, "give --heads or --flops, not both"),
+        ([*PRUNE, "--out", "small", "--heads", "200%"], 2, "2 (200%) is neither a share of the heads nor a number"),
+        ([*PRUNE, "--out", "small", "--max-drop", "1", "--confidence", "2"], 2, "2 is not a confidence"),
+        ([*PRUNE, "--out", "small", "--max-drop", "1", "--step", "0"], 2, "give --step as 0.1"),
+        ([*PRUNE, "--out", "small", "--flops", "50%", "--method", "interactions"], 2, "compares heads only"),
+        ([*PRUNE, "--out", "small", "--heads", "2", "--recover-epochs", "1", "--lr", "0"], 2, "give --lr a value above"),
         ([*PRUNE, "--out", "small", "--heads", "half"], 2, "'half'"),
         ([*PRUNE, "--out", "done", "--max-drop", "1"], 1, "finished run"),
         (["gates", "model", *DATA, "--lambda", "0.1"], 2, "--out is required"),
+        (["gates", "model", *DATA, "--lambda", "0.1", "--out", "a", "--lr", "-1"], 2, "give --lr a value above 0"),
         (["gates", "model", *DATA, "--lambda", "0.1", "--out", "done"], 1, "finished run"),
         (["remove", "model", "--heads", "encoder.0.1", "--out", "model"], 1, "already exists"),
         (["remove", "model", "--heads", "encoder.0", "--out", "a", "--dtype", "int4"], 2, "--dtype 'int4'"),
@@ -258,7 +266,7 @@ def test_a_command_alone_prints_its_help(headcount, arguments):
 
 
 def test_choices_are_the_librarys():
-    from headcount import evaluation, scoring, structure
+    from headcount import evaluation, scoring
     from headcount.scoring import confidence
     from headcount.tasks import registry
 
@@ -267,7 +275,6 @@ def test_choices_are_the_librarys():
     assert {name for kind in registry.KINDS for name in kind.metrics} | set(registry.metrics.UNLABELED) == set(METRICS)
     assert set(get_args(Method)) == set(scoring.METHODS)
     assert set(get_args(Exclude)) == set(confidence.EXCLUDE)
-    assert structure.UNITS == UNITS
     assert set(get_args(FillName)) == set(evaluation.FILLS)
     assert set(get_args(Precision)) == {"auto", *DTYPES}
     assert set(get_args(get_type_hints(demo)["name"])) == set(STORIES)

@@ -7,7 +7,7 @@ import pytest
 
 import tiny_models
 from headcount import Scores, save
-from headcount.pruning import SEARCHES
+from headcount.settings import SEARCHES
 from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS, sentences
 

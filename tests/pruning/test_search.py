@@ -7,10 +7,10 @@ import pytest
 
 import zoo
 from headcount.errors import HeadcountError
-from headcount.pruning import SEARCHES, Pruning
 from headcount.pruning.search import CutSearch
 from headcount.pruning.search_methods import cheapest_set
 from headcount.scoring import head_gradients, importance
+from headcount.settings import SEARCHES, Pruning
 from headcount.structure import anatomy
 from headcount.surgery import as_stock, load, remove, save
 from toy_jobs import JOBS, classification

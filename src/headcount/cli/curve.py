@@ -12,6 +12,7 @@ from headcount.cli.importance import Method
 from headcount.cli.options import ScoreTargets, Setup, command, listed, one_of, usage
 from headcount.cli.prune import OverlapOption
 from headcount.errors import counted
+from headcount.settings import counts
 
 
 @command(sharded=True)
@@ -61,14 +62,15 @@ def curve(
     for name in names:
         one_of("--methods", get_args(Method))(name)
 
+    with usage():
+        counts(1, step)
+
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
-    from headcount.pruning import counts, pruning_curve, resolve_overlap
+    from headcount.pruning import pruning_curve, resolve_overlap
     from headcount.scoring import importance as score
     from headcount.structure import anatomy
 
-    with usage():
-        counts(1, step)
     model, tokenizer = setup.load_model()
     found = anatomy(model)
     chosen = list(found.kinds) if kinds == "each" else listed(kinds)
@@ -159,14 +161,15 @@ def track(
       headcount track run/epoch-1 run/epoch-5 run --score-data train.en --score-target-data train.fr
       --data val.en --target-data val.fr --limit 200 --step 0.2 --json
     """
+    with usage():
+        counts(1, step)
+
     from headcount import dynamics
     from headcount.cli.command_run import run_of
     from headcount.cli.console import messages, print_json, progress
     from headcount.cli.model_loading import load_model
-    from headcount.pruning import counts, resolve_overlap
+    from headcount.pruning import resolve_overlap
 
-    with usage():
-        counts(1, step)
     paths = dynamics.in_order(model)
     dynamics.refuse_different(paths)
     setup.model = paths[-1]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from headcount.cli.options import Setup, TestTargets, command, listed, units_named, usage
+from headcount.cli.options import Setup, TestTargets, command, listed, usage
 from headcount.errors import counted
+from headcount.heads import asked_units
+from headcount.settings import Gating, Overlap, Recovery, Weights
 
 SIZE, TRAINING, SCRATCH = "How much to keep", "How to train", "Comparison with training from scratch"
 CAUSAL = "Causal head gating"
@@ -59,7 +61,7 @@ def gates(
     ] = 0.1,
     tokens: Annotated[int, typer.Option("--tokens", rich_help_panel=TRAINING, min=1, help="Tokens in a batch.")] = 1024,
     weights: Annotated[
-        Literal["all", "gated", "none"] | None,
+        Weights | None,
         typer.Option(
             "--weights",
             rich_help_panel=TRAINING,
@@ -70,7 +72,7 @@ def gates(
         str | None, typer.Option("--roles", help="Run directory of `headcount roles`: count which roles survive.")
     ] = None,
     overlap: Annotated[
-        Literal["refuse", "drop", "allow"],
+        Overlap,
         typer.Option("--overlap", help="Test examples that are also in the training data."),
     ] = "refuse",
     from_scratch: Annotated[
@@ -126,7 +128,9 @@ def gates(
     shares = _numbers("--target-flops", target_flops, _share)
     if sum(goal is not None for goal in (prices, targets, shares)) != 1:
         raise typer.BadParameter("give one of --lambda, the price of an open gate, --target-heads and --target-flops")
-    units_named(units)
+    with usage():
+        asked_units(units)
+        settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     known = None if roles is None else read_roles(roles)
     if setup.sample is not None:
         setup.out = tempfile.mkdtemp()  # a dry run, which removes it at its end
@@ -135,11 +139,10 @@ def gates(
     refuse_finished(out)
 
     from headcount.cli.console import console, print_json
-    from headcount.gates import Gating, plan_stages
+    from headcount.gates import plan_stages
 
     with usage():
         plan_stages(prices, targets, shares)
-        settings = Gating(epochs, lr, gate_lr, tokens, weights, setup.seed)
     model, tokenizer = setup.load_model()
     train_task = setup.load_task(data, tokenizer, model)
     test_task = (
@@ -171,13 +174,13 @@ def _causal(
     """Fit gates to the model as it is, and say what its heads do."""
     if prices is not None and len(prices) > 1:
         raise typer.BadParameter("--causal takes one --lambda, which presses gates to open and then to close")
+    with usage():
+        settings = Gating(*training, seed=setup.seed)
 
     from headcount.cli.command_run import run_of
     from headcount.cli.console import console, print_json, progress
-    from headcount.gates import Gating, causal_gates
+    from headcount.gates import causal_gates
 
-    with usage():
-        settings = Gating(*training, seed=setup.seed)
     options: dict[str, Any] = {"lam": prices[0]} if prices else {}
     options |= {"seeds": seeds} if seeds else {}
     model, tokenizer = setup.load_model()
@@ -294,7 +297,7 @@ def _from_scratch(
     from headcount.pruning import hold_out
     from headcount.stats import change_bounds
     from headcount.surgery import save
-    from headcount.training import Recovery, fresh_copy, recover
+    from headcount.training import fresh_copy, recover
 
     settings = options["settings"]
     rest, test, _ = hold_out(train_task, test_task, settings.seed, options["overlap"])

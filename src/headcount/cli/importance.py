@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headcount.cli.options import Setup, command, option, units_named
+from headcount.cli.options import Setup, command, option, usage
 from headcount.errors import counted
+from headcount.heads import asked_units
 
 # The closed sets of the library, which is slow to import; a test keeps them the same.
 Method = Literal["gradient", "fisher", "oracle", "confidence", "relevance", "random"]
@@ -39,7 +40,8 @@ def importance(
       headcount importance ./translator --data train.en --target-data train.fr --method relevance --json
     """
     options = method_options(method, per, setup.seed, exclude, group)
-    units_named(units)
+    with usage():
+        asked_units(units)
 
     from headcount.cli.command_run import run_of
     from headcount.cli.console import print_json, progress

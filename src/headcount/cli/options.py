@@ -16,7 +16,6 @@ TASK, RUN, MACHINES = "The task", "The run", "Several machines"
 TEXTS = "Only for tasks on texts or with labels"
 SOURCES = "Only for translation, summarization, speech and images"
 ENGINE = ("engine", "address", "workers", "threads")
-UNITS = ("heads", "neurons", "sublayers")
 DEVICES = ("auto", "cpu", "cuda", "mps", "spread")
 # Arguments of Python that the command line calls something else than `--argument`.
 WRITTEN = {
@@ -306,12 +305,6 @@ def amount(name: str) -> Callable[[str], str]:
         return word
 
     return parse
-
-
-def units_named(text: str | None) -> None:
-    """Refuse a kind of units that does not exist."""
-    for name in listed(text) or []:
-        one_of("--units", UNITS)(name)
 
 
 def listed(text: str | None) -> list[str] | None:

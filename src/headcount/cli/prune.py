@@ -22,18 +22,11 @@ from headcount.cli.options import (
     command,
     listed,
     option,
-    units_named,
     usage,
 )
+from headcount.settings import Compensation, Cost, Groups, Method, Overlap
 
-SIZES = "--heads, --params, --flops, --speedup"
 SIZE, WAY, AFTER = "How far to cut", "How to cut", "Afterwards"
-# The closed sets of the library, which is slow to import; a test keeps them the same.
-Method = Literal["search", "refitted", "michel", "reestimated", "fisher", "interactions"]
-Compensation = Literal["refit", "mean", "none"]
-Cost = Literal["flops", "params", "time"]
-Overlap = Literal["refuse", "drop", "allow"]
-Groups = Literal["any", "whole"]
 OverlapOption = Annotated[
     Overlap, typer.Option("--overlap", help="Rows that two data sets share: refuse, drop from the later one, or allow.")
 ]
@@ -163,6 +156,7 @@ def prune(
       headcount prune ./model --score-data train.tsv --data dev.tsv --heads 50% --recover-epochs 1 --out small
     """
     from headcount.cli.command_run import refuse_finished
+    from headcount.settings import Pruning, Recovery
 
     given = locals()  # an option of the name of a field of `Pruning` sets that field
     if setup.out is None and not dry_run:
@@ -170,27 +164,18 @@ def prune(
     for name, value in (("--distill", distill), ("--hidden", hidden), ("--augment", augment)):
         if value and not recover_epochs:
             raise typer.BadParameter(f"{name} needs --recover-epochs")
-    units_named(units)
-    if max_drop is not None and not max_drop >= 0:
-        raise typer.BadParameter(f"--max-drop {max_drop:g} is not a drop; give the largest in points, 0 or more")
-    sizes = [option for option in SIZES.split(", ") if given[option.removeprefix("--")] is not None]
-    if len(sizes) > 1:
-        raise typer.BadParameter(f"{' and '.join(sizes)} each set the size of the cut; give one of them")
-    if not sizes and max_drop is None:
-        raise typer.BadParameter(f"how far to cut is not given; give --max-drop in points, or one of {SIZES}")
-    out = None if setup.out is None else Path(setup.out)
-    if out is not None and not dry_run:
-        refuse_finished(out)
-
-    from headcount.cli.console import console, messages, print_json
-    from headcount.pruning import Pruning, forecast
-    from headcount.training import Recovery
-
     knobs = {name: value for name, value in given.items() if name in Pruning.__dataclass_fields__}
     with usage():
         tuned: dict[str, Any] = {"distill": distill, "hidden": hidden, "augment": augment}
         recovery = Recovery(recover_epochs, lr=lr, **tuned, seed=setup.seed) if recover_epochs else None
         settings = Pruning(**knobs, recovery=recovery, seed=setup.seed)
+    out = None if setup.out is None else Path(setup.out)
+    if out is not None and not dry_run:
+        refuse_finished(out)
+
+    from headcount.cli.console import console, messages, print_json
+    from headcount.pruning import forecast
+
     model, tokenizer = setup.load_model()
     tasks = (
         setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data"),

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from headcount.engine import batches_by_length
-from headcount.errors import HeadcountError, unknown
 from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.intervene import masked
+from headcount.settings import Gating
 from headcount.structure import anatomy
 from headcount.tasks import Batch, Task
-from headcount.training import Checkpointer, Training, refuse_misfit, refuse_settings, set_weights, weights_of
-
-WEIGHTS = ("all", "gated", "none")
+from headcount.training import Checkpointer, Training, refuse_misfit, set_weights, weights_of
 
 RAMP = 0.6  # what is to be open falls from what is to what is wanted during this share of the steps
 STEERING = 0.5  # how fast the price follows: e-fold in two steps if everything is open and nothing should be
@@ -28,36 +26,6 @@ CHEAPEST, DEAREST = 1e-6, 1e3
 NOTES, LOOKS = 50, 20  # how often a stage takes notes, and a snapshot if a gate is open
 FURTHEST = 4.0  # log-odds at which causal gates are clipped: 0.018 and 0.982
 FIRST, JITTER = 2.0, 0.5  # their log-odds at the start, and how much seeds differ
-
-
-@dataclass(frozen=True)
-class Gating:
-    """Settings of `train_gates`.
-
-    epochs: of each stage. lr: of the weights, the peak; it rises over the first tenth of the steps and then falls to 0.
-    gate_lr: of the gates, steady. tokens: per batch, with padding.
-    weights: which weights are trained with the gates: "all"; "gated", only those of layers that have gates, so that
-    functions cannot move elsewhere (V19 freezes the decoder when it prunes the encoder); "none".
-    By default "gated" if only some kinds have gates, else "all".
-    """
-
-    epochs: int = 1
-    lr: float = 5e-5
-    gate_lr: float = 0.1
-    tokens: int = 1024
-    weights: str | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        wanted = {
-            "epochs": (self.epochs >= 1, "of at least 1"),
-            "lr": (self.lr > 0, "above 0"),
-            "gate_lr": (self.gate_lr > 0, "above 0"),
-            "tokens": (self.tokens >= 1, "of at least 1"),
-        }
-        refuse_settings(self, wanted)
-        if self.weights is not None and self.weights not in WEIGHTS:
-            raise HeadcountError(unknown("choice of weights", self.weights, WEIGHTS))
 
 
 @dataclass

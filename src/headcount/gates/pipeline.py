@@ -16,12 +16,13 @@ import numpy as np
 from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
-from headcount.gates.gate_training import FURTHEST, Course, GateTraining, Gating, fit_causal_gates
+from headcount.gates.gate_training import FURTHEST, Course, GateTraining, fit_causal_gates
 from headcount.gates.gated import CausalGates, Gated, GateStage, roles_left
 from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.heads import Head
 from headcount.pruning import hold_out
 from headcount.runs import RunDirectory, model_signature, open_run, versions
+from headcount.settings import Gating
 from headcount.stats import change_bounds
 from headcount.structure import anatomy, device_of
 from headcount.surgery import remove, save

@@ -1,18 +1,14 @@
 """Pruning: curves, the search for the largest cut within a budget, and compensation for the removed heads."""
 
-from headcount.pruning.compensation import COMPENSATIONS, compensate
+from headcount.pruning.compensation import compensate
 from headcount.pruning.curve import Curve, Curves, Point, pruning_curve
 from headcount.pruning.model_comparison import ModelComparison, compare_models
 from headcount.pruning.pipeline import forecast, prune
 from headcount.pruning.pruned import Pruned, before_and_after, how_to_load, pruning_facts
-from headcount.pruning.search_methods import SEARCHES, counts
-from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.pruning.splits import hold_out, refuse_headless, resolve_overlap
+from headcount.settings import Pruning
 
 __all__ = [
-    "COMPENSATIONS",
-    "OVERLAPS",
-    "SEARCHES",
     "Curve",
     "Curves",
     "ModelComparison",
@@ -22,7 +18,6 @@ __all__ = [
     "before_and_after",
     "compare_models",
     "compensate",
-    "counts",
     "forecast",
     "hold_out",
     "how_to_load",

@@ -45,9 +45,9 @@ def compensate(
     how: "none", "mean" or "refit".
     calibration: what `Calibration(whole, task)` has recorded already, to use it several times.
     """
-    if how not in COMPENSATIONS:
-        raise HeadcountError(unknown("compensation", how, COMPENSATIONS))
-    adjust = COMPENSATIONS[how]
+    if how not in _ADJUSTMENTS:
+        raise HeadcountError(unknown("compensation", how, _ADJUSTMENTS))
+    adjust = _ADJUSTMENTS[how]
     if adjust is None:
         return pruned
     seen = calibration or Calibration(whole, task)
@@ -82,8 +82,8 @@ def _refit_all(
         progress((done + 1) / len(names))
 
 
-# To add a compensation: a function like the two above, its name here, and in the choices of `cli/prune.py`.
-COMPENSATIONS: dict[str, Callable[..., None] | None] = {"none": None, "mean": _add_means, "refit": _refit_all}
+# To add a compensation: a function like the two above, its name here and in settings.py.
+_ADJUSTMENTS: dict[str, Callable[..., None] | None] = {"none": None, "mean": _add_means, "refit": _refit_all}
 
 
 def _fold_mean(site: Site, original: Site, seen: Calibration) -> None:

@@ -13,14 +13,12 @@ import numpy as np
 
 from headcount.bench import measure_speed
 from headcount.errors import HeadcountError, counted
-from headcount.heads import Head, count_units
+from headcount.heads import UNITS, Head, count_units
 from headcount.pruning.curve import Point, make_point
 from headcount.pruning.search import Cut, CutSearch
-from headcount.pruning.search_methods import counts
-from headcount.pruning.settings import COST_OF, Pruning
 from headcount.pruning.unit_costs import flops_of
+from headcount.settings import COST_OF, Pruning, counts
 from headcount.stats import NonInferiority, about, foreseen, noninferior, planned_looks, unseen_share
-from headcount.structure import UNITS
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
 

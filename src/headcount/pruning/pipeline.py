@@ -22,11 +22,11 @@ from headcount.pruning.cut_size import TOO_FEW, Budget, choose_cut, cut_sizes, u
 from headcount.pruning.pruned import Pruned
 from headcount.pruning.search import THOUSANDTHS, CutSearch
 from headcount.pruning.search_methods import removable
-from headcount.pruning.settings import Pruning
 from headcount.pruning.splits import Splits, refuse_headless, split_data
 from headcount.pruning.unit_costs import cost_table, flops_of
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import unit_moments
+from headcount.settings import Pruning
 from headcount.stats import change_bounds
 from headcount.structure import anatomy, cache_bytes, device_of, whole_anatomy
 from headcount.tasks import Metric, Task, refuse_non_tasks

@@ -11,8 +11,8 @@ from headcount.errors import counted
 from headcount.heads import Head, format_units
 from headcount.pruning.curve import Point
 from headcount.pruning.cut_size import Budget, in_unit
-from headcount.pruning.settings import Pruning
 from headcount.reporting import Shown
+from headcount.settings import Pruning
 from headcount.stats import NonInferiority
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import Evidence

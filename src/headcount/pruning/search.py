@@ -17,7 +17,7 @@ from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensation import compensate, unexplained
 from headcount.pruning.search_methods import (
-    SEARCHES,
+    PICKERS,
     candidates_of,
     cheapest_by_cost,
     equally_many,
@@ -26,10 +26,10 @@ from headcount.pruning.search_methods import (
     pick_groups,
     removable,
 )
-from headcount.pruning.settings import Pruning
 from headcount.pruning.unit_costs import CostTable, cost_table
 from headcount.runs import RunDirectory
 from headcount.scoring import head_gradients, unit_moments
+from headcount.settings import SEARCHES, Pruning
 from headcount.structure import anatomy
 from headcount.surgery import remove
 from headcount.tasks import Task
@@ -142,6 +142,7 @@ class CutSearch:
         All heads that were scored enter the choice, removed ones included, so that an order stays the same order.
         """
         settings, method = self.settings, SEARCHES[self.settings.method]
+        pick = PICKERS[method.pick]
         if self._scored is None or method.reestimated:
             cut = last if method.reestimated else self.whole  # the last cut can be one from before an interruption
             if settings.compensation != "none" and not method.compensated:
@@ -155,12 +156,12 @@ class CutSearch:
             more = equally_many(anatomy(self.model), heads, gradients, count, candidates)
         elif settings.groups == "whole":
             groups = in_groups(self.found, heads)
-            picked = pick_groups(method.pick, groups, gradients, heads, count, candidates, settings.keep_at_least)
+            picked = pick_groups(pick, groups, gradients, heads, count, candidates, settings.keep_at_least)
             more = [heads[place] for place in picked]
         else:
             if settings.keep_at_least:
                 candidates &= ~most_important(gradients, heads, settings.keep_at_least)
-            picked = method.pick(gradients, heads, min(count, int(candidates.sum())), candidates)
+            picked = pick(gradients, heads, min(count, int(candidates.sum())), candidates)
             more = [heads[place] for place in picked]
         return [*last.removed, *more]
 

@@ -17,28 +17,6 @@ from headcount.structure import Anatomy, AttentionSite, Site
 Picker = Callable[[np.ndarray, Sequence[Head], int, "np.ndarray"], list[int]]
 
 
-@dataclass(frozen=True)
-class SearchMethod:
-    """A way to choose heads.
-
-    pick: takes signed gradients (examples, heads), the heads, how many to remove and which are candidates (heads,);
-        gives the positions of those to remove.
-    moment: of the gradients, what stands for the expected loss where units of several kinds are compared by cost; None
-        for a method that compares heads only.
-    reestimated: the gradients are taken again after each step, in the pruned model.
-    compensated: … in the pruned and compensated model, which is the one that will be used.
-    unexplained: where units are compared by cost and refitted, only what the others cannot reproduce counts.
-    about: one line for the documentation.
-    """
-
-    pick: Picker
-    moment: str | None
-    reestimated: bool
-    compensated: bool
-    about: str
-    unexplained: bool = False
-
-
 def by_importance(gradients: np.ndarray, heads: Sequence[Head], count: int, candidates: np.ndarray) -> list[int]:
     """M19: the smallest E_x |g_h|, normalised per layer and kind."""
     return _smallest(_normalized_importance(gradients, heads), count, candidates)
@@ -54,16 +32,7 @@ def by_interactions(gradients: np.ndarray, heads: Sequence[Head], count: int, ca
     return cheapest_set(gradients, count, candidates.tolist())
 
 
-SEARCHES = {
-    "michel": SearchMethod(by_importance, "absolute", False, False, "M19: importance once, in one order"),
-    "reestimated": SearchMethod(by_importance, "absolute", True, False, "M19's importance, estimated again each step"),
-    "fisher": SearchMethod(by_fisher, "squares", False, False, "squared gradients once, in one order"),
-    "interactions": SearchMethod(by_interactions, None, True, False, "Fisher interactions and swaps, estimated again"),
-    "refitted": SearchMethod(by_interactions, "squares", True, True, "the same in the compensated model"),
-    "search": SearchMethod(
-        by_interactions, "squares", True, True, "and, by cost, only of what the other units cannot reproduce", True
-    ),
-}
+PICKERS: dict[str, Picker] = {"importance": by_importance, "fisher": by_fisher, "interactions": by_interactions}
 
 
 def _smallest(scores: np.ndarray, count: int, candidates: np.ndarray) -> list[int]:
@@ -316,22 +285,3 @@ def removable(order: Sequence[Head], keep_at_least: int = 0, present: Iterable[H
             f"no head can be removed: every site has at most {keep_at_least}", advice="lower {keep_at_least}"
         )
     return chosen
-
-
-def counts(total: int, step: float) -> list[int]:
-    """Numbers of heads to remove, from none to all of them, `step` more each time.
-
-    >>> counts(72, 0.25)
-    [0, 18, 36, 54, 72]
-    >>> counts(8, 3)
-    [0, 3, 6, 8]
-
-    step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
-    """
-    if not step > 0 or (step >= 1 and step != int(step)):
-        raise HeadcountError(
-            f"{step:g} is neither a share nor a number of heads", advice="give {step} as 0.1, a share, or as 5"
-        )
-    each = step * total if step < 1 else int(step)
-    found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
-    return sorted({*found, total})

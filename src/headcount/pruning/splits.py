@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from headcount.errors import BadData, HeadcountError, counted, unknown
-from headcount.pruning.settings import OVERLAPS, Pruning
 from headcount.scoring import refuse_one_class
+from headcount.settings import OVERLAPS, Pruning
 from headcount.structure import anatomy, refuse_exported
 from headcount.tasks import Task
 

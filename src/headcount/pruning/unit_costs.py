@@ -22,7 +22,6 @@ from headcount.structure import Site, device_of
 from headcount.surgery import remove
 from headcount.tasks import Task
 
-COSTS = ("flops", "params", "time")
 GRID = (0.0, 0.125, 0.25, 0.5, 0.75)  # widths at which sites are timed, as shares of the whole width
 ROUNDS = 7  # of interleaved timing for each
 MULTIPLE = 8  # where it is not measured

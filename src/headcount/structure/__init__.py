@@ -1,6 +1,6 @@
 """Where heads and neurons are: sites and how to find them, families, and what lies below a model's public interface."""
 
-from headcount.structure.discovery import UNITS, Anatomy, anatomy, asked_units, whole_anatomy
+from headcount.structure.discovery import Anatomy, anatomy, whole_anatomy
 from headcount.structure.families import FAMILIES, Family, FeedForward, Part, inside, neurons, separate
 from headcount.structure.layout import VERSION, Layout, makes_sense, positions, recorded_sites
 from headcount.structure.model_facts import (
@@ -61,7 +61,6 @@ __all__ = [
     "ALIGNMENT",
     "FAMILIES",
     "UNGROUPED",
-    "UNITS",
     "VERSION",
     "Anatomy",
     "AttentionSite",
@@ -75,7 +74,6 @@ __all__ = [
     "Substitutes",
     "TorchDispatchMode",
     "anatomy",
-    "asked_units",
     "auto_classes",
     "blank_context",
     "built_empty",

@@ -10,14 +10,22 @@ from typing import Any
 from torch import nn
 
 from headcount.errors import HeadcountError, UnsupportedModel, counted, unknown
-from headcount.heads import FEED_FORWARD, Head, Span, format_ranges, format_units, parse_units, refuse_repeated
+from headcount.heads import (
+    FEED_FORWARD,
+    Head,
+    Span,
+    asked_units,
+    format_ranges,
+    format_units,
+    parse_units,
+    refuse_repeated,
+)
 from headcount.structure.families import FAMILIES, Family, features, guess_family, inside
 from headcount.structure.layout import MOST, Layout, makes_sense, recorded_sites
 from headcount.structure.site import AttentionSite, FeedForwardSite
 from headcount.structure.transformers_internals import layout_of, wrapper_of
 
 KINDS = ("encoder", "text", "vision", "decoder", "cross")
-UNITS = ("heads", "neurons", "sublayers")
 _BY_CLASS = {name: family for family in FAMILIES for name in family.classes}
 # What the feed-forward layer of an undeclared family is recognised by: the names that others use.
 _USUAL = tuple(dict.fromkeys(family.feed_forward for family in FAMILIES if family.feed_forward is not None))
@@ -59,22 +67,6 @@ def whole_anatomy(model: nn.Module) -> Anatomy:
     modules, attention = _attention(model)
     layers, reason = _feed_forward(model, modules, attention)
     return Anatomy((*attention, *layers), ("heads", "neurons"), reason)
-
-
-def asked_units(units: str | Iterable[str]) -> tuple[str, ...]:
-    """The kinds of units asked for, in the order of `UNITS`; any other name is refused.
-
-    >>> asked_units("neurons, heads")
-    ('heads', 'neurons')
-    """
-    given = [units] if isinstance(units, str) or not isinstance(units, Iterable) else units
-    names = [name.strip() for one in given if isinstance(one, str) for name in one.split(",")]
-    for name in names:
-        if name not in UNITS:
-            raise HeadcountError(unknown("unit", name, UNITS))
-    if not names:
-        raise HeadcountError(f"no units were asked for: {units!r}", advice=f"choose {{units}} from {', '.join(UNITS)}")
-    return tuple(name for name in UNITS if name in names)
 
 
 @dataclass(frozen=True, eq=False)

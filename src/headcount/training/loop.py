@@ -176,14 +176,6 @@ def fresh_copy(model: Any, seed: int = 0) -> Any:
     return fresh
 
 
-def refuse_settings(settings: Any, wanted: dict[str, tuple[bool, str]]) -> None:
-    """Refuse the first setting that is out of its range: {field: (whether it is right, the range in words)}."""
-    for name, (right, words) in wanted.items():
-        if not right:
-            value = getattr(settings, name)
-            raise HeadcountError(f"{value!r} is out of range", advice=f"give {{{name}}} a value {words}")
-
-
 def _finished(epoch: Any, epochs: int) -> int:
     """The number of finished epochs that a checkpoint tells."""
     if not isinstance(epoch, int) or not 1 <= epoch <= epochs:

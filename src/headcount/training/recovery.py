@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,55 +30,15 @@ from headcount.engine import batches_by_length
 from headcount.errors import HeadcountError
 from headcount.evaluation import evaluate
 from headcount.runs import fingerprint
+from headcount.settings import Recovery
 from headcount.structure import anatomy
 from headcount.tasks import BaseTask, Batch, Task, counted
 from headcount.training.checkpoint import Checkpointer, set_weights, weights_of
-from headcount.training.loop import Training, refuse_settings
+from headcount.training.loop import Training
 
 SPLICED = 0.5  # share of texts whose end is another text's
 MASKED = 0.5  # share of the replaced tokens that become the mask token, if there is one
 NEAR = 200  # how far apart in the order of lengths two spliced texts may be
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """How to fine-tune.
-
-    epochs: at most this many. lr: the peak; it rises over the first tenth of the steps and then falls to 0.
-    tokens: per batch, with padding. distill: share of the loss that asks for the whole model's own predictions
-    instead of the labels.
-    temperature: of both models' predictions. hidden: weight of the distance from the whole model's hidden states.
-    Dropout is off while the whole model teaches: it has none either.
-    augment: in every other batch, this share of the words is replaced by others (see `varied`), and the whole model's
-    predictions replace the labels.
-    seed: of the order of batches, of dropout and of the words.
-    """
-
-    epochs: int
-    lr: float = 5e-5
-    tokens: int = 1024
-    distill: float = 0.0
-    temperature: float = 2.0
-    hidden: float = 0.0
-    augment: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        wanted = {
-            "epochs": (self.epochs >= 1, "of at least 1"),
-            "lr": (self.lr > 0, "above 0"),
-            "tokens": (self.tokens >= 1, "of at least 1"),
-            "distill": (0 <= self.distill <= 1, "from 0 to 1"),
-            "temperature": (self.temperature > 0, "above 0"),
-            "hidden": (self.hidden >= 0, "of at least 0"),
-            "augment": (0 <= self.augment <= 0.5, "from 0 to 0.5"),
-        }
-        refuse_settings(self, wanted)
-
-    @property
-    def distills(self) -> bool:
-        """Whether the whole model is needed as a teacher."""
-        return self.distill > 0 or self.hidden > 0 or self.augment > 0
 
 
 def recover(

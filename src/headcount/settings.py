@@ -1,26 +1,102 @@
-"""`Pruning`: every setting of a pruning job, documented and checked in one place.
+"""`Pruning` and `Recovery`: every setting of a pruning job, documented and checked in one place.
 
 A new setting is a field here, with its check, and an option of the same name in cli/prune.py: the whole object is
-handed to the search, the choice of the cut's size, the forecast, and the signature of the run.
+handed to the search, the choice of the cut's size, the forecast, and the signature of the run. Nothing heavy is
+imported, so that a wrong setting is refused at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from headcount.errors import HeadcountError, counted, unknown
-from headcount.pruning.compensation import COMPENSATIONS
-from headcount.pruning.search_methods import SEARCHES, counts
-from headcount.pruning.unit_costs import COSTS
-from headcount.structure import asked_units
-from headcount.training import Recovery
+from headcount.heads import asked_units
 
-OVERLAPS = ("refuse", "drop", "allow")
-GROUPS = ("any", "whole")
+Method = Literal["search", "refitted", "michel", "reestimated", "fisher", "interactions"]
+Compensation = Literal["refit", "mean", "none"]
+Cost = Literal["flops", "params", "time"]
+Overlap = Literal["refuse", "drop", "allow"]
+Groups = Literal["any", "whole"]
+Weights = Literal["all", "gated", "none"]
+COMPENSATIONS, COSTS, OVERLAPS, GROUPS, WEIGHTS = map(get_args, (Compensation, Cost, Overlap, Groups, Weights))
 SIZES = ("heads", "params", "flops", "speedup")  # ways to ask for a cut of a certain size
 # What units are compared by, and which are cut, where a cut of a certain size is asked for and nothing else is said.
 COST_OF = {"params": "params", "flops": "flops", "speedup": "time"}
+
+
+@dataclass(frozen=True)
+class SearchMethod:
+    """A way to choose heads.
+
+    pick: how, one of `PICKERS` in pruning/search_methods.py.
+    moment: of the gradients, what stands for the expected loss where units of several kinds are compared by cost; None
+        for a method that compares heads only.
+    reestimated: the gradients are taken again after each step, in the pruned model.
+    compensated: … in the pruned and compensated model, which is the one that will be used.
+    unexplained: where units are compared by cost and refitted, only what the others cannot reproduce counts.
+    about: one line for the documentation.
+    """
+
+    pick: str
+    moment: str | None
+    reestimated: bool
+    compensated: bool
+    about: str
+    unexplained: bool = False
+
+
+SEARCHES: dict[str, SearchMethod] = {
+    "michel": SearchMethod("importance", "absolute", False, False, "M19: importance once, in one order"),
+    "reestimated": SearchMethod("importance", "absolute", True, False, "M19's importance, estimated again each step"),
+    "fisher": SearchMethod("fisher", "squares", False, False, "squared gradients once, in one order"),
+    "interactions": SearchMethod("interactions", None, True, False, "Fisher interactions and swaps, estimated again"),
+    "refitted": SearchMethod("interactions", "squares", True, True, "the same in the compensated model"),
+    "search": SearchMethod(
+        "interactions", "squares", True, True, "and, by cost, only of what the other units cannot reproduce", True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How to fine-tune.
+
+    epochs: at most this many. lr: the peak; it rises over the first tenth of the steps and then falls to 0.
+    tokens: per batch, with padding. distill: share of the loss that asks for the whole model's own predictions
+    instead of the labels.
+    temperature: of both models' predictions. hidden: weight of the distance from the whole model's hidden states.
+    Dropout is off while the whole model teaches: it has none either.
+    augment: in every other batch, this share of the words is replaced by others (see `varied`), and the whole model's
+    predictions replace the labels.
+    seed: of the order of batches, of dropout and of the words.
+    """
+
+    epochs: int
+    lr: float = 5e-5
+    tokens: int = 1024
+    distill: float = 0.0
+    temperature: float = 2.0
+    hidden: float = 0.0
+    augment: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wanted = {
+            "epochs": (self.epochs >= 1, "of at least 1"),
+            "lr": (self.lr > 0, "above 0"),
+            "tokens": (self.tokens >= 1, "of at least 1"),
+            "distill": (0 <= self.distill <= 1, "from 0 to 1"),
+            "temperature": (self.temperature > 0, "above 0"),
+            "hidden": (self.hidden >= 0, "of at least 0"),
+            "augment": (0 <= self.augment <= 0.5, "from 0 to 0.5"),
+        }
+        refuse_settings(self, wanted)
+
+    @property
+    def distills(self) -> bool:
+        """Whether the whole model is needed as a teacher."""
+        return self.distill > 0 or self.hidden > 0 or self.augment > 0
 
 
 @dataclass(frozen=True)
@@ -263,3 +339,60 @@ def _names(kinds: Any) -> tuple[str, ...] | None:
     if kinds is None:
         return None
     return tuple(name.strip() for name in kinds.split(",") if name.strip()) if isinstance(kinds, str) else tuple(kinds)
+
+
+@dataclass(frozen=True)
+class Gating:
+    """Settings of `train_gates`.
+
+    epochs: of each stage. lr: of the weights, the peak; it rises over the first tenth of the steps and then falls to 0.
+    gate_lr: of the gates, steady. tokens: per batch, with padding.
+    weights: which weights are trained with the gates: "all"; "gated", only those of layers that have gates, so that
+    functions cannot move elsewhere (V19 freezes the decoder when it prunes the encoder); "none".
+    By default "gated" if only some kinds have gates, else "all".
+    """
+
+    epochs: int = 1
+    lr: float = 5e-5
+    gate_lr: float = 0.1
+    tokens: int = 1024
+    weights: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wanted = {
+            "epochs": (self.epochs >= 1, "of at least 1"),
+            "lr": (self.lr > 0, "above 0"),
+            "gate_lr": (self.gate_lr > 0, "above 0"),
+            "tokens": (self.tokens >= 1, "of at least 1"),
+        }
+        refuse_settings(self, wanted)
+        if self.weights is not None and self.weights not in WEIGHTS:
+            raise HeadcountError(unknown("choice of weights", self.weights, WEIGHTS))
+
+
+def counts(total: int, step: float) -> list[int]:
+    """Numbers of heads to remove, from none to all of them, `step` more each time.
+
+    >>> counts(72, 0.25)
+    [0, 18, 36, 54, 72]
+    >>> counts(8, 3)
+    [0, 3, 6, 8]
+
+    step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
+    """
+    if not step > 0 or (step >= 1 and step != int(step)):
+        raise HeadcountError(
+            f"{step:g} is neither a share nor a number of heads", advice="give {step} as 0.1, a share, or as 5"
+        )
+    each = step * total if step < 1 else int(step)
+    found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
+    return sorted({*found, total})
+
+
+def refuse_settings(settings: Any, wanted: dict[str, tuple[bool, str]]) -> None:
+    """Refuse the first setting that is out of its range: {field: (whether it is right, the range in words)}."""
+    for name, (right, words) in wanted.items():
+        if not right:
+            value = getattr(settings, name)
+            raise HeadcountError(f"{value!r} is out of range", advice=f"give {{{name}}} a value {words}")
