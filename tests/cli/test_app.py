@@ -113,7 +113,11 @@ PRUNE = ["prune", "model", "--score-data", "dev.tsv", *DATA]
         ([*PRUNE, "--out", "small", "--max-drop", "1", "--confidence", "2"], 2, "2 is not a confidence"),
         ([*PRUNE, "--out", "small", "--max-drop", "1", "--step", "0"], 2, "give --step as 0.1"),
         ([*PRUNE, "--out", "small", "--flops", "50%", "--method", "interactions"], 2, "compares heads only"),
-        ([*PRUNE, "--out", "small", "--heads", "2", "--recover-epochs", "1", "--lr", "0"], 2, "give --lr a value above"),
+        (
+            [*PRUNE, "--out", "small", "--heads", "2", "--recover-epochs", "1", "--lr", "0"],
+            2,
+            "give --lr a value above",
+        ),
         ([*PRUNE, "--out", "small", "--heads", "half"], 2, "'half'"),
         ([*PRUNE, "--out", "done", "--max-drop", "1"], 1, "finished run"),
         (["gates", "model", *DATA, "--lambda", "0.1"], 2, "--out is required"),

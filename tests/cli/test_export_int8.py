@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import pytest
 
 import tiny_models
-from headcount import remove, save
+from headcount import export_onnx, remove, save
+from headcount.export import OnnxModel
 from headcount.tasks.text import word_tokenizer
 from toy_jobs import WORDS, sentences
 
@@ -43,11 +45,6 @@ def test_int8_is_measured(headcount, place, tmp_path):
     refused = headcount("evaluate", root / "a.onnx", *data, "--off", "encoder.0.0")
     assert refused.code == 1
     assert "a.onnx" in refused.err
-    refused = headcount(
-        "prune", root / "a.onnx", "--score-data", root / "dev.tsv", *data, "--max-drop", 1, "--out", tmp_path / "p"
-    )
-    assert refused.code == 1
-    assert "a.onnx" in refused.err
     moved = tmp_path / "alone" / "a.onnx"
     moved.parent.mkdir()
     moved.write_bytes(
@@ -57,6 +54,55 @@ def test_int8_is_measured(headcount, place, tmp_path):
     assert refused.code == 1
     assert "tokenizer" in refused.err
     assert headcount("export", root / "model", tmp_path / "c.onnx", "--int8").code == 1  # kept
+
+
+@pytest.mark.parametrize("bits", ["float32", "int8"])
+def test_an_export_is_pruned_through_the_model_it_came_from_and_proved_as_an_export(headcount, place, tmp_path, bits):
+    root, given, out = place, tmp_path / "given.onnx", tmp_path / "small"
+    assert headcount("export", root / "model", given, *(["--int8"] if bits == "int8" else [])).code == 0
+    (tmp_path / "train.tsv").write_text("".join(f"{text}\t{i % 2}\n" for i, text in enumerate(sentences(0, 24))))
+    words = ("prune", given, "--score-data", tmp_path / "train.tsv", "--data", root / "dev.tsv", "--overlap", "drop")
+    answer = headcount(*words, "--heads", 2, "--out", out, "--json")
+    assert answer.code == 0, answer.err
+    facts = json.loads(answer.out)
+    onnx = facts["onnx"]
+    assert onnx["path"] == (out / "model.onnx").as_posix()
+    assert onnx["size"] == (out / "model.onnx").stat().st_size
+    assert onnx["n"] == facts["n"]
+    assert OnnxModel(out / "model.onnx").is_int8 == OnnxModel(given).is_int8 == (bits == "int8")
+    test = tmp_path / "test.tsv"
+    test.write_text("".join(f"{text}\t{i % 2}\n" for i, text in enumerate(sentences(2, 24))))
+    told = headcount(*words, "--test", test, "--heads", 2, "--out", tmp_path / "tested")
+    assert told.code == 0, told.err
+    assert f"Exported to {tmp_path / 'tested/model.onnx'}" in told.out.replace("\n", "")
+    compared = json.loads(headcount("compare", given, tmp_path / "tested/model.onnx", "--data", test, "--json").out)
+    proof = json.loads((tmp_path / "tested/run.json").read_text())["onnx"]
+    assert {name: proof[name] for name in ("before", "after", "low", "high", "n", "bound")} == {
+        name: compared[name] for name in ("before", "after", "low", "high", "n", "bound")
+    }
+
+
+def test_an_export_whose_model_is_gone_or_changed_is_not_pruned(headcount, place, tmp_path):
+    model, given = tmp_path / "model", tmp_path / "given.onnx"
+    shutil.copytree(place / "model", model)
+    assert headcount("export", model, given).code == 0
+    data = ("--score-data", place / "dev.tsv", "--data", place / "dev.tsv", "--heads", 2, "--out", tmp_path / "small")
+    shutil.rmtree(model)
+    save(tiny_models.bert(pad_token_id=0), model, tokenizer=word_tokenizer(WORDS))
+    changed = headcount("prune", given, *data)
+    shutil.rmtree(model)
+    gone = headcount("prune", given, *data)
+    nameless = tmp_path / "nameless.onnx"
+    export_onnx(tiny_models.bert(pad_token_id=0), nameless)
+    unknown = headcount("prune", nameless, *data)
+    for refused, fact in (
+        (changed, "has other weights now"),
+        (gone, "is not a directory"),
+        (unknown, "does not say where"),
+    ):
+        assert (refused.code, refused.out) == (1, "")
+        assert fact in refused.err.replace("\n", " ")
+    assert not (tmp_path / "small").exists()
 
 
 def test_gguf_and_push_refuse_in_one_sentence(headcount, place, tmp_path, monkeypatch):

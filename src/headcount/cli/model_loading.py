@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,13 @@ from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
 from headcount.errors import HeadcountError, first_line
 from headcount.export import OnnxModel, open_onnx
 from headcount.model_directory import DESCRIPTION, fetch
+from headcount.runs import fingerprint
 from headcount.structure import remember_origin
 from headcount.surgery import build_empty, load, model_class, read_config
 from headcount.tasks import refuse_unknown
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+GIVE_ORIGIN = "give the directory of that model, and export the result"
 VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
     "source.spm", "spm.model", "tekken.json",
@@ -54,6 +55,23 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
     return model if device == "spread" else model.to(place)
 
 
+def load_origin(file: str) -> Any:
+    """The model that an .onnx file was exported from: a graph can be run, but not searched, since it has no gradients.
+
+    It is compared with what the file says of it, so that a file is never judged by another model.
+    """
+    origin = OnnxModel(file).origin
+    name = origin.get("name", "")
+    if not Path(name).is_dir() and "/" not in name:  # a model on the hub has a slash in its name
+        why = f"it does not say where the {origin.get('class', 'model')} is that it was exported from"
+        raise HeadcountError(f"{file} is a graph without gradients, and {why}", advice=GIVE_ORIGIN)
+    model = load_weights(name, "cpu", "float32")
+    if fingerprint(model) != origin.get("fingerprint"):
+        why = f"{name}, which it was exported from, has other weights now"
+        raise HeadcountError(f"{file} is a graph without gradients, and {why}", advice=GIVE_ORIGIN)
+    return model
+
+
 def load_reader(directory: Any, name: str, model: Any) -> Any:
     """What makes a model's inputs: the tokenizer, or the processor of a model that sees or hears."""
     readers: dict[str, Any] = {"pixel_values": AutoImageProcessor, "input_features": AutoProcessor}
@@ -75,7 +93,7 @@ def tokenizer_directory(name: str) -> Path:
     beside = Path(name).parent
     if any((beside / file).is_file() for file in VOCABULARIES):
         return beside
-    origin = json.loads(OnnxModel(name).facts().get("signature", "{}")).get("model", {}).get("name", "")
+    origin = OnnxModel(name).origin.get("name", "")
     if origin and Path(origin).is_dir():
         return fetch(origin)
     raise HeadcountError(

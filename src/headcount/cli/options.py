@@ -179,6 +179,15 @@ class Setup:
         refuse_unsuited(self.model, self.task, self.metric, self.labels)
         return load_model(self.model, self.device, self.dtype)
 
+    def load_trainable(self) -> tuple[Any, Any]:
+        """The same, for a command that needs gradients: of an .onnx file, the model that it was exported from."""
+        if not self.model.endswith(".onnx"):
+            return self.load_model()
+        from headcount.cli.model_loading import load_origin, load_reader, tokenizer_directory
+
+        model = load_origin(self.model)
+        return model, load_reader(tokenizer_directory(self.model), self.model, model)
+
     def load_task(self, data: str, tokenizer: Any, model: Any) -> Any:
         """The task on `--data`."""
         return self._load_task(data, tokenizer, model, self.target_data)

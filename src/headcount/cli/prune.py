@@ -154,6 +154,8 @@ def prune(
       headcount prune ./model --score-data train.tsv --data dev.tsv --max-drop 1 --units heads,neurons --out small
 
       headcount prune ./model --score-data train.tsv --data dev.tsv --heads 50% --recover-epochs 1 --out small
+
+      headcount prune model.int8.onnx --score-data train.tsv --data dev.tsv --flops 50% --out small
     """
     from headcount.cli.command_run import refuse_finished
     from headcount.settings import Pruning, Recovery
@@ -176,7 +178,7 @@ def prune(
     from headcount.cli.console import console, messages, print_json
     from headcount.pruning import forecast
 
-    model, tokenizer = setup.load_model()
+    model, tokenizer = setup.load_trainable()
     tasks = (
         setup.load_other(score_data, tokenizer, model, score_target_data, "--score-target-data"),
         setup.load_task(data, tokenizer, model),
@@ -202,11 +204,15 @@ def _prune_and_save(
     from headcount.cli.command_run import run_of
     from headcount.cli.console import progress
     from headcount.errors import HeadcountError
-    from headcount.pruning import prune
+    from headcount.export import open_onnx
+    from headcount.pruning import prune, split_data
+    from headcount.runs import fingerprint
     from headcount.surgery import as_stock, save
 
-    is_new = not out.exists()
-    with run_of(setup, "prune", model, [task for task in tasks if task], **settings.signature()) as run:
+    is_new, given = not out.exists(), settings.signature()
+    if setup.model.endswith(".onnx"):
+        given["onnx"] = fingerprint(open_onnx(setup.model))
+    with run_of(setup, "prune", model, [task for task in tasks if task], **given) as run:
         try:
             with progress("pruning") as bar:
                 pruned = prune(
@@ -223,9 +229,35 @@ def _prune_and_save(
         report = pruned.report(path.as_posix())
         if is_stock:
             report += "\n(or with plain transformers: it is a stock checkpoint)"
-        return run.finish(
-            {"model": setup.model, **pruned.to_json(), "path": path.as_posix(), "stock": is_stock, "report": report}
-        )
+        facts = {**pruned.to_json(), "path": path.as_posix(), "stock": is_stock}
+        if setup.model.endswith(".onnx"):
+            facts["onnx"], proof = _export_again(setup.model, pruned, split_data(*tasks, settings).test, out)
+            report += f"\n{proof}"
+        return run.finish({"model": setup.model, **facts, "report": report})
+
+
+def _export_again(given: str, pruned: Any, test: Any, out: Path) -> tuple[dict[str, Any], str]:
+    """Write the smaller model as the given .onnx file was, compare both files on the test data, and say how."""
+    from headcount.bench import measure_speed
+    from headcount.cli.console import progress
+    from headcount.export import OnnxModel, export_onnx, open_onnx
+    from headcount.pruning import before_and_after, compare_models
+
+    written = export_onnx(pruned.model, out / "model.onnx", int8=OnnxModel(given).is_int8, overwrite=True)
+    before, after = open_onnx(given), open_onnx(written.file)
+    with progress("testing the export") as bar:
+        found = compare_models(before, after, test, max_drop=pruned.max_drop, progress=bar)
+    speed = measure_speed(before, after, test)
+    bits = "8 bits" if written.int8_difference is not None else "float32"
+    lines = [
+        f"Exported to {written.file.as_posix()} ({written.size / 1e6:,.1f} MB, {bits}). In onnxruntime:",
+        before_and_after(found.metric, found.n, found.before, found.after, found.change, found.low, found.high),
+        found.verdict_in_words(),
+        f"Speed there: {speed.before:.0f} examples/s before, {speed.after:.0f} after ({speed.speedup:.2f} times as "
+        f"fast in paired rounds, 95% interval {speed.low:.2f} to {speed.high:.2f}).",
+    ]
+    facts = {"path": written.file.as_posix(), "size": written.size, **found.to_json(), "speed": vars(speed)}
+    return facts, "\n".join(lines)
 
 
 @command()

@@ -21,6 +21,7 @@ OTHERS_PAST = "past_key_values"  # what other loaders call the cache that a grap
 # Files of the directories that other loaders run: one graph, or Optimum's three of an encoder-decoder.
 MAIN, ENCODER, FIRST, LATER = "model.onnx", "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
 CONFIGURATIONS = ("config.json", "generation_config.json", "genai_config.json")
+QUANTIZER = "onnx.quantize"  # how onnxruntime's tools sign what they write
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -102,6 +103,16 @@ class OnnxModel:
         """What `export_onnx` wrote about the model, as JSON, by name: `config`, `heads`, `signature`…"""
         found = self.main.get_modelmeta().custom_metadata_map
         return {name.removeprefix(FACTS): text for name, text in found.items() if name.startswith(FACTS)}
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """The `name`, `class` and `fingerprint` of the model that was exported."""
+        return dict(json.loads(self.facts().get("signature", "{}")).get("model", {}))
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether the weights are in 8 bits."""
+        return bool(self.main.get_modelmeta().producer_name == QUANTIZER)
 
     def forward(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """All outputs of a model that is one graph."""

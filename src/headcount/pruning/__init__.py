@@ -5,7 +5,7 @@ from headcount.pruning.curve import Curve, Curves, Point, pruning_curve
 from headcount.pruning.model_comparison import ModelComparison, compare_models
 from headcount.pruning.pipeline import forecast, prune
 from headcount.pruning.pruned import Pruned, before_and_after, how_to_load, pruning_facts
-from headcount.pruning.splits import hold_out, refuse_headless, resolve_overlap
+from headcount.pruning.splits import hold_out, refuse_headless, resolve_overlap, split_data
 from headcount.settings import Pruning
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "pruning_facts",
     "refuse_headless",
     "resolve_overlap",
+    "split_data",
 ]
