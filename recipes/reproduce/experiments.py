@@ -19,7 +19,7 @@ class Experiment:
     checkpoints: a pattern, relative to the model's directory. overlaps: data and score share some texts, as published.
     treebank: sentences with dependencies, for V19's experiments on this model. only: the parts of M19 to compute, if
     not all. limit: how many examples, if not as many as the option says. base: a model of BERT-base's size, which has
-    an option of its own for that.
+    an option of its own for that. orders: the methods whose orders are compared.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Experiment:
     only: tuple[str, ...] = ()
     limit: int = 0
     base: bool = False
+    orders: str = "gradient,oracle,random"
 
     @property
     def translates(self) -> bool:
@@ -119,6 +120,12 @@ EXPERIMENTS = (
         f"{TRANSLATE} --constant --out models/en-de-constant", more=" constant rate",
     ),
     _multi30k("fr", "multi30k/val", "multi30k-en-fr", "checkpoints/epoch-*", treebank=TREEBANK),
+    Experiment(
+        "SmolLM2-135M", "smollm2", "language/wikitext2_test.txt", "language/lambada.jsonl",
+        options=("--max-length", "128"), only=("ablate", "alone", "curve"), limit=32,
+        orders="gradient,random",
+        recipe="python -m benchmarks.language_roles --gguf SmolLM2-135M-Instruct.Q4_1.gguf --out models/smollm2",
+    ),
 )  # fmt: skip
 
 
@@ -151,7 +158,7 @@ def placed(one: Experiment, data: Path, models: list[Path]) -> Experiment | None
     )  # fmt: skip
 
 
-ORDERS, RANDOM = "gradient,oracle,random", 10  # random orders
+RANDOM = 10  # random orders
 
 
 @dataclass(frozen=True)
@@ -206,7 +213,7 @@ PARTS = (
     Part(
         "curve",
         "pruning curves",
-        lambda one: _curve(one, "--methods", ORDERS, "--order", "both", "--orders", str(RANDOM)),
+        lambda one: _curve(one, "--methods", one.orders, "--order", "both", "--orders", str(RANDOM)),
     ),
     *(Part(f"scored-{n}", f"curves by importance on {n:,} examples", _scored(n)) for n in SCORED),
     Part(
