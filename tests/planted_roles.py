@@ -17,6 +17,7 @@ from transformers import (
     LlamaForCausalLM,
     T5Config,
     T5EncoderModel,
+    T5ForConditionalGeneration,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
@@ -281,3 +282,37 @@ def spoken_letters(folder: Path, n: int = 20) -> Path:
     path = folder / "transcripts.tsv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def translator():
+    """A T5 that reads and writes ten words, and pairs of sentences with the same five words, in order in the target.
+
+    Its cross-attention: head 0 looks at the word that was read, 1 at the word that follows it in the target and is to
+    be written, 2 at `word0` if it is there, 3 at anything.
+    """
+    tokenizer = word_tokenizer(" ".join(f"word{k}" for k in range(10)), "marian")
+    heads, size = 4, 32
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=size, d_kv=size, d_ff=4, num_layers=1, num_decoder_layers=1, num_heads=heads,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    model = T5ForConditionalGeneration(config).eval()
+    first = tokenizer.convert_tokens_to_ids("word0")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "layer_norm" not in name:
+                parameter.zero_()
+        model.shared.weight.copy_(torch.eye(len(tokenizer), size))
+        cross = model.decoder.block[0].layer[1].EncDecAttention
+        same = torch.eye(size)
+        cross.q.weight.copy_(torch.cat([same, same.roll(1, dims=0), torch.ones(size, size), 0 * same]))
+        cross.k.weight.copy_(torch.cat([same, same, 0 * same, 0 * same]))
+        cross.k.weight[2 * size + first, first] = 1.0
+    rng, rows = np.random.default_rng(0), []
+    for _ in range(40):
+        start, order = int(rng.integers(0, 6)), rng.permutation(5)
+        source, target = ([f"word{start + k}" for k in some] for some in (order, range(5)))
+        links = " ".join(f"{place}-{word}" for place, word in enumerate(order))
+        rows.append({"source": " ".join(source), "target": " ".join(target), "alignment": links})
+    return model, tokenizer, rows

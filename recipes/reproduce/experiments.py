@@ -122,7 +122,7 @@ EXPERIMENTS = (
     _multi30k("fr", "multi30k/val", "multi30k-en-fr", "checkpoints/epoch-*", treebank=TREEBANK),
     Experiment(
         "SmolLM2-135M", "smollm2", "language/wikitext2_test.txt", "language/lambada.jsonl",
-        options=("--max-length", "128"), only=("ablate", "alone", "curve"), limit=32,
+        options=("--max-length", "64"), only=("ablate", "alone", "curve"), limit=16,
         orders="gradient,random",
         recipe="python -m benchmarks.language_roles --gguf SmolLM2-135M-Instruct.Q4_1.gguf --out models/smollm2",
     ),

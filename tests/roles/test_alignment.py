@@ -1,16 +1,17 @@
-"""Heads that align a transcript with its recording: planted ones, the measure on made-up weights, and refusals."""
+"""Heads that align a transcript with its recording, or the words of a translation: planted ones, and refusals."""
 
 import numpy as np
 import pytest
 
 import zoo
 from headcount import remove
-from headcount.errors import HeadcountError
+from headcount.errors import BadData, HeadcountError
 from headcount.roles import find_roles
 from headcount.roles.attention import AttentionView, Tokens, Transcript, spoken_frames
-from headcount.roles.sentence_roles import Alignment
+from headcount.roles.sentence_roles import Alignment, WordAlignment
+from headcount.roles.sentences import Aligned
 from headcount.structure import anatomy
-from planted_roles import aligner, spoken_letters
+from planted_roles import aligner, spoken_letters, translator
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +69,67 @@ def test_letters_share_the_time_of_the_speech():
 def test_sound_without_a_processor_is_refused(planted):
     with pytest.raises(HeadcountError, match=r"input_features.*tokenizer="):
         find_roles(planted[0], [{"text": "abc"}], planted[1].tokenizer)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_heads_that_align_words_are_found_and_no_others(kernel):
+    model, tokenizer, rows = translator()
+    model.set_attn_implementation(kernel)
+    roles = find_roles(model, rows, tokenizer)
+    found = {(str(role.head), role.detail): role for role in roles.found if role.role == "alignment"}
+    assert set(found) == {("cross.0.0", "of the word it reads"), ("cross.0.1", "of the word it predicts")}
+    reading, predicting = found.values()
+    assert (reading.cases, predicting.cases) == (200, 200)
+    assert reading.score == 1
+    assert predicting.score == pytest.approx(0.8, abs=0.03)  # nothing tells it what the first word is
+    assert reading.baseline == predicting.baseline == pytest.approx(0.2)
+    assert roles.papers["alignment"] == "Chen et al. 2020"
+    assert {role.role for role in find_roles(model, [{"text": row["source"]} for row in rows], tokenizer).best} == {
+        role.role for role in roles.best
+    } - {"alignment"}
+
+
+def test_words_are_aligned_by_their_pieces():
+    """Two source words of two and one pieces, three target words of one, two and one; counted by hand."""
+    source = Tokens(np.arange(4), np.array([True, True, True, False]), np.array([(0, 2), (2, 4), (5, 7), (0, 0)]))
+    spans = np.array([(0, 0), (0, 1), (2, 4), (4, 5), (6, 7)])
+    target = Tokens(np.arange(5), np.arange(5) > 0, spans, is_source=False)
+    pair = Aligned("abcd ef", ((0, 4), (5, 7)), (), "here", "x yyy z", ((0, 1), (2, 5), (6, 7)), ((0, 0), (1, 1)))
+    weights = np.full((1, 5, 4), 0.0)
+    weights[0, :, 3] = 0.5  # the end of the source is no word
+    weights[0, :, :3] = [(0.2, 0.2, 0.3), (0.1, 0.1, 0.3), (0.1, 0.1, 0.3), (0.2, 0.2, 0.3), (0.0, 0.0, 0.1)]
+    sites = anatomy(zoo.build("marian")).sites
+    counted = WordAlignment().count(AttentionView(sites[-1], weights, target, source, pair))
+    # the strongest words: 0 1 1 0 1; the links of x, yyy (two pieces), z: 0, 1, none
+    assert counted.cases.tolist() == [3, 3]
+    assert counted.hits.tolist() == [[3, 1]]
+    assert counted.baseline.tolist() == [1.5, 1.5]
+    assert (
+        WordAlignment().count(AttentionView(anatomy(zoo.build("marian")).sites[0], weights, target, source, pair))
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("links", "fact"),
+    [
+        ("0-0 x", "line 2, column 'alignment': 'x' is not a link"),
+        ("0-0 1", "'1' is not a link between two words, such as 0-2"),
+        ("0-5", "0-5 names target word 5, the last of 2 is 1"),
+        ("3-1", "3-1 names source word 3, the last of 2 is 1"),
+        ("", "has no aligned words"),
+    ],
+)
+def test_a_wrong_alignment_is_refused_by_its_place(tmp_path, links, fact):
+    model, tokenizer, _ = translator()
+    file = tmp_path / "pairs.tsv"
+    file.write_text(f"source\ttarget\talignment\nword1 word2\tword1 word2\t{links}\n")
+    with pytest.raises(BadData) as refused:
+        find_roles(model, file, tokenizer)
+    assert fact in str(refused.value)
+
+
+def test_a_model_without_cross_attention_aligns_no_words():
+    _, tokenizer, rows = translator()
+    with pytest.raises(HeadcountError, match="no translator"):
+        find_roles(zoo.build("gpt2"), rows, tokenizer)

@@ -102,7 +102,7 @@ def test_subtypes_count_as_their_relation():
 def test_pieces_belong_to_the_word_whose_characters_they_share():
     sentence = Sentence("do n't", ((0, 2), (2, 2), (3, 6)))
     spans = np.array([(0, 0), (0, 2), (2, 4), (4, 6), (0, 0)])  # a piece with the space in front, as GPT-2 has them
-    pieces = pieces_of_words(sentence, Tokens(np.arange(5), np.array([False, True, True, True, False]), spans))
+    pieces = pieces_of_words(sentence.words, Tokens(np.arange(5), np.array([False, True, True, True, False]), spans))
     assert pieces.astype(int).tolist() == [[0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 0]]
 
 

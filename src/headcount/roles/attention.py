@@ -15,9 +15,17 @@ from torch import Tensor
 from headcount.engine import batches_by_length
 from headcount.errors import BadData, HeadcountError
 from headcount.intervene import capture
-from headcount.roles.sentences import Sentence
+from headcount.roles.sentences import Aligned, Sentence
 from headcount.scoring import frozen
-from headcount.structure import AttentionSite, anatomy, device_of, embedding_rows, kernel_of, position_limit
+from headcount.structure import (
+    AttentionSite,
+    anatomy,
+    device_of,
+    embedding_rows,
+    kernel_of,
+    position_limit,
+    start_token,
+)
 from headcount.tasks import SpeechRecognition, length_limit, pad_token, padded
 
 TOKENS = 1024  # per batch: attention maps of all layers are kept at once
@@ -48,7 +56,8 @@ class AttentionReader:
         """Every sentence's index and its attention at every site."""
         done = 0
         for indices in batches_by_length(data.lengths, TOKENS):
-            targets, maps = self._run([data.tokens[i] for i in indices])
+            given = None if data.targets is None else [data.targets[i] for i in indices]
+            targets, maps = self._run([data.tokens[i] for i in indices], given)
             for row, index in enumerate(indices):
                 target = targets[row] if targets else None
                 for site in self.sites:
@@ -76,14 +85,21 @@ class AttentionReader:
                 site, weights[row, :, : len(queries.ids), : len(keys.ids)], queries, keys, data.sentences[index]
             )
 
-    def _run(self, sources: list[Tokens]) -> tuple[list[Tokens], dict[str, list[np.ndarray]]]:
-        """What a translator's decoder generated for each sentence, and every site's maps (B, heads, T, S)."""
+    def _run(
+        self, sources: list[Tokens], targets: list[Tokens] | None = None
+    ) -> tuple[list[Tokens], dict[str, list[np.ndarray]]]:
+        """What a translator's decoder read for each sentence, and every site's maps (B, heads, T, S).
+
+        targets: the translations that it reads; without them, it reads what it generates.
+        """
         ids = padded([one.ids.tolist() for one in sources], self.pad).to(self.device)
         mask = padded([[1] * len(one.ids) for one in sources], 0).to(self.device)
         given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         made = None
         with frozen(self.model), torch.no_grad():
-            if "cross" in self.kinds:
+            if targets is not None:
+                given |= {"decoder_input_ids": padded([one.ids.tolist() for one in targets], self.pad).to(self.device)}
+            elif "cross" in self.kinds:
                 made = self.model.generate(**given, num_beams=1, do_sample=False, max_new_tokens=self._room(ids))
                 given |= {"decoder_input_ids": made}
             elif any(site.kind == "decoder" for site in self.sites):
@@ -91,7 +107,7 @@ class AttentionReader:
             with capture(self.model, contexts=False) as seen:
                 self.body(**given)
         maps = {site.name: [w.float().cpu().numpy() for w in seen.attention.calls[site.name]] for site in self.sites}
-        return ([] if made is None else [self._made(row) for row in made]), maps
+        return targets or ([] if made is None else [self._made(row) for row in made]), maps
 
     def _room(self, ids: Tensor) -> int:
         """How many tokens the model can generate."""
@@ -105,7 +121,7 @@ class AttentionReader:
         ids = ids[: written[-1] + 1 if len(written) else 1]
         is_word = ~np.isin(ids, list(self.special))
         is_word[0] = False  # the start token
-        return Tokens(ids, is_word)
+        return Tokens(ids, is_word, is_source=False)
 
     def _body(self) -> tuple[Any, tuple[str, ...]]:
         """The part of the model to run, and the kinds of attention that it has."""
@@ -199,7 +215,7 @@ class AttentionView:
     @property
     def of_source(self) -> bool:
         """Whether the keys are tokens of the sentence itself, not of the model's translation."""
-        return self.keys.spans is not None
+        return self.keys.is_source
 
     @property
     def within(self) -> bool:
@@ -224,19 +240,25 @@ class Tokens:
     """What one side of a site reads: ids (T,), which of them are pieces of words, and their places in the text.
 
     spans: (T, 2) from which character to which; None for text that the model generated.
+    is_source: whether it is the sentence itself, not its translation.
     """
 
     ids: np.ndarray
     is_word: np.ndarray
     spans: np.ndarray | None = None
+    is_source: bool = True
 
 
 @dataclass(frozen=True)
 class EncodedSentences:
-    """Sentences and their tokens, which engines divide into shards."""
+    """Sentences and their tokens, which engines divide into shards.
+
+    targets: what a decoder reads of the translation of each, where they are given: the start, and all but the end.
+    """
 
     sentences: tuple[Sentence, ...]
     tokens: tuple[Tokens, ...]
+    targets: tuple[Tokens, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -250,24 +272,57 @@ class EncodedSentences:
         return [one.ids.tolist() for one in self.tokens]
 
     def subset(self, indices: Sequence[int]) -> EncodedSentences:
-        return EncodedSentences(tuple(self.sentences[i] for i in indices), tuple(self.tokens[i] for i in indices))
+        targets = None if self.targets is None else tuple(self.targets[i] for i in indices)
+        return EncodedSentences(
+            tuple(self.sentences[i] for i in indices), tuple(self.tokens[i] for i in indices), targets
+        )
 
 
 def encode(
     model: Any, tokenizer: Any, sentences: tuple[Sentence, ...], max_length: int | None = None
 ) -> tuple[EncodedSentences, list[str]]:
-    """The tokens of every sentence, and a remark on how many were truncated."""
+    """The tokens of every sentence, and of its translation where that is aligned; remarks on what was truncated."""
+    tokens, remarks = _encoded(model, tokenizer, [one.text for one in sentences], sentences, max_length)
+    if not sentences or not isinstance(sentences[0], Aligned):
+        return EncodedSentences(sentences, tokens), remarks
+    if not model.config.is_encoder_decoder or not model.can_generate():
+        raise HeadcountError(
+            f"{type(model).__name__} is no translator, so it has no cross-attention to align words by",
+            advice="leave out the column alignment",
+        )
+    texts = [one.target for one in sentences if isinstance(one, Aligned)]
+    ends, cut = _encoded(model, tokenizer, texts, sentences, max_length, target=True)
+    start = Tokens(np.array([start_token(model.config)]), np.array([False]), np.zeros((1, 2), int))
+    return EncodedSentences(sentences, tokens, tuple(_shifted(start, one) for one in ends)), [*remarks, *cut]
+
+
+def _shifted(start: Tokens, target: Tokens) -> Tokens:
+    """What a decoder reads of a target that ends with an end token."""
+    ids, is_word, spans = (
+        np.concatenate([getattr(start, name), getattr(target, name)[:-1]]) for name in ("ids", "is_word", "spans")
+    )
+    return Tokens(ids, is_word, spans, is_source=False)
+
+
+def _encoded(
+    model: Any,
+    tokenizer: Any,
+    texts: list[str],
+    sentences: tuple[Sentence, ...],
+    max_length: int | None,
+    target: bool = False,
+) -> tuple[tuple[Tokens, ...], list[str]]:
     limits = [length_limit(tokenizer, max_length), position_limit(model)]
     limit = min((n for n in limits if n is not None), default=None)
     options: dict[str, Any] = {} if limit is None else {"truncation": True, "max_length": limit}
     fast = bool(getattr(tokenizer, "is_fast", False))
-    if not fast and any(one.relations for one in sentences):
+    if not fast and any(one.relations or isinstance(one, Aligned) for one in sentences):
         raise HeadcountError(
             f"{type(tokenizer).__name__} does not say where in the text its tokens are, so they cannot be "
             "joined into words; use a fast tokenizer"
         )
-    texts = [one.text for one in sentences]
-    encoded = tokenizer(texts, return_offsets_mapping=fast, verbose=False, **options)
+    given: dict[str, Any] = {"text_target" if target else "text": texts}
+    encoded = tokenizer(**given, return_offsets_mapping=fast, verbose=False, **options)
     rows, cut, special = embedding_rows(model), 0, list(special_ids(tokenizer))
     found = []
     for place, (sentence, ids) in enumerate(zip(sentences, encoded["input_ids"], strict=True)):
@@ -283,7 +338,7 @@ def encode(
         array = np.array(ids)
         found.append(Tokens(array, ~np.isin(array, special), spans))
     remarks = [f"{cut} of {len(found)} sentences reach the limit of {limit} tokens and may be truncated"] if cut else []
-    return EncodedSentences(sentences, tuple(found)), remarks
+    return tuple(found), remarks
 
 
 def special_ids(tokenizer: Any) -> set[int]:

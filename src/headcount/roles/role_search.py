@@ -7,14 +7,14 @@ with bootstrap intervals over sentences (`RoleCounts`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headcount.engine import Arrays, Progress, is_finite, over_shards
-from headcount.errors import HeadcountError, counted
+from headcount.errors import counted
 from headcount.heads import Head
 from headcount.reporting import Shown
 from headcount.roles.attention import TOKENS, AttentionReader, SpeechReader, encode
@@ -39,6 +39,8 @@ from headcount.roles.sentence_roles import (
     Positional,
     Rare,
     Syntactic,
+    Thresholds,
+    WordAlignment,
     chosen_relations,
     token_counts,
 )
@@ -74,7 +76,8 @@ def find_roles(
     0
 
     data: a CoNLL-U file with gold dependencies, or raw text in any form that a task reads, parsed by spaCy.
-        For Whisper, recordings with transcripts. None: a decoder is searched for induction heads and the like.
+        For a translator also rows with a source, a target and an `alignment` of their words, `0-0 1-2`; for Whisper
+        recordings with transcripts. None: a decoder is searched for induction heads and the like.
     tokenizer: a fast one, whose offsets join pieces to words; for Whisper its processor.
     relations: of Universal Dependencies; by default V19's nsubj, obj, amod and advmod.
     parser: the name of a spaCy model, or a pipeline; False: no syntactic heads.
@@ -158,6 +161,8 @@ def _on_sentences(
     counts = token_counts(one.ids[one.is_word] for one in texts.tokens)
     measures: list[Measure] = [Positional(limits.positional), Idle(limits.idle)]
     measures.append(Rare(counts, limits.rare, limits.frequent))
+    if encoded.targets is not None:
+        measures.append(WordAlignment(limits.alignment))
     if names:
         measures.append(Syntactic(sentences, names, limits.syntactic))
     counted = None if counted_in is None else counted_in.signature()
@@ -194,48 +199,6 @@ def _on_random_tokens(model: Any, tokenizer: Any, limits: Thresholds, seed: int,
         measures = [measure for measure in measures if measure.name != Copying.name]
     about = {"task": {"task": "random tokens", "n": len(probes), "fingerprint": digest(probes.ids())}, "seed": seed}
     return Study(CountRoles(tokenizer, tuple(measures)), probes, about, tuple(remarks))
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When a head has a role: the papers' numbers, and where they have none, our choice (docs/roles.md says which).
-
-    positional: the share of tokens whose largest weight is at one relative position.
-    syntactic: by how much the score beats the most frequent relative position.
-    rare: the share of tokens whose largest weight is at the rarest token.
-    idle: the mean weight on the first token, or on the separators.
-    frequent: a sentence counts for rare words only if its rarest token is not among this many most frequent ones.
-    induction, previous, duplicate: the mean weight on the token after the last occurrence of this one, on the token
-        before, on the last occurrence.
-    copying: the share of tokens that are raised most when they are attended to.
-    sink: the mean weight on the initial tokens.
-    retrieval: the share of a needle's tokens that have the largest weight when they are to be written again.
-    streaming: the mean weight on the initial and the recent tokens.
-    alignment: the share of a transcript's tokens whose largest weight is where they are spoken.
-    """
-
-    positional: float = 0.9
-    syntactic: float = 0.1
-    rare: float = 0.5
-    idle: float = 0.5
-    frequent: int = 500
-    induction: float = 0.4
-    previous: float = 0.4
-    duplicate: float = 0.4
-    copying: float = 0.5
-    sink: float = 0.5
-    retrieval: float = 0.1
-    streaming: float = 0.95
-    alignment: float = 0.4
-
-    def __post_init__(self) -> None:
-        for name in (one.name for one in fields(self) if one.name != "frequent"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise HeadcountError(
-                    f"the threshold {name} is a share from 0 to 1, not {getattr(self, name)}", f"change {{{name}}}"
-                )
-        if self.frequent < 0:
-            raise HeadcountError(f"expected 0 or more frequent tokens, not {self.frequent}", advice="change {frequent}")
 
 
 @dataclass(frozen=True)

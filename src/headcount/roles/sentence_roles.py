@@ -4,18 +4,61 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
 from scipy.ndimage import median_filter
 
-from headcount.errors import BadData, unknown
+from headcount.errors import BadData, HeadcountError, unknown
 from headcount.roles.attention import AttentionView, Tokens, Transcript
-from headcount.roles.sentences import Sentence, Sentences, universal
+from headcount.roles.sentences import Aligned, Sentence, Sentences, universal
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # V19's
 DIRECTIONS = ("head->dependent", "dependent->head")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a head has a role: the papers' numbers, and where they have none, our choice (docs/roles.md says which).
+
+    positional: the share of tokens whose largest weight is at one relative position.
+    syntactic: by how much the score beats the most frequent relative position.
+    rare: the share of tokens whose largest weight is at the rarest token.
+    idle: the mean weight on the first token, or on the separators.
+    frequent: a sentence counts for rare words only if its rarest token is not among this many most frequent ones.
+    induction, previous, duplicate: the mean weight on the token after the last occurrence of this one, on the token
+        before, on the last occurrence.
+    copying: the share of tokens that are raised most when they are attended to.
+    sink: the mean weight on the initial tokens.
+    retrieval: the share of a needle's tokens that have the largest weight when they are to be written again.
+    streaming: the mean weight on the initial and the recent tokens.
+    alignment: the share of a transcript's tokens whose largest weight is where they are spoken, or of a translation's
+        whose largest weight is on a word that theirs is aligned to.
+    """
+
+    positional: float = 0.9
+    syntactic: float = 0.1
+    rare: float = 0.5
+    idle: float = 0.5
+    frequent: int = 500
+    induction: float = 0.4
+    previous: float = 0.4
+    duplicate: float = 0.4
+    copying: float = 0.5
+    sink: float = 0.5
+    retrieval: float = 0.1
+    streaming: float = 0.95
+    alignment: float = 0.4
+
+    def __post_init__(self) -> None:
+        for name in (one.name for one in fields(self) if one.name != "frequent"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise HeadcountError(
+                    f"the threshold {name} is a share from 0 to 1, not {getattr(self, name)}", f"change {{{name}}}"
+                )
+        if self.frequent < 0:
+            raise HeadcountError(f"expected 0 or more frequent tokens, not {self.frequent}", advice="change {frequent}")
 
 
 @dataclass(frozen=True)
@@ -203,7 +246,7 @@ class Syntactic:
     def count(self, view: AttentionView) -> Counted | None:
         if not view.within or not view.of_source or not view.sentence.relations:
             return None
-        pieces = pieces_of_words(view.sentence, view.keys)  # (words, T)
+        pieces = pieces_of_words(view.sentence.words, view.keys)  # (words, T)
         there: np.ndarray = np.asarray(pieces.any(1))  # (words,)
         causal = view.site.is_causal
         to_words = view.weights @ pieces.T  # (heads, T, words)
@@ -269,16 +312,56 @@ class Alignment:
         return Counted(hits.sum(-1)[:, None], np.array([len(since)]), np.array([chance.sum()]))
 
 
-def pieces_of_words(sentence: Sentence, tokens: Tokens) -> np.ndarray:
+@dataclass(frozen=True)
+class WordAlignment:
+    """How often the source word that a token of the translation attends to most is one that its word is aligned to.
+
+    A decoder reads a token at one position and predicts it at the one before, and heads may align at either (Chen et
+    al. 2020). The weight to a word is the sum over its pieces; special tokens do not count as words. Tokens of words
+    without a link are no cases. The baseline picks a source word at random.
+    """
+
+    threshold: float = 0.4
+    name: str = "alignment"
+    paper: str = "Chen et al. 2020"
+    details: tuple[str, ...] = ("of the word it predicts", "of the word it reads")
+
+    def holds(self, score: float, baseline: float, detail: str) -> bool:
+        return score >= max(self.threshold, baseline)
+
+    def count(self, view: AttentionView) -> Counted | None:
+        pair = view.sentence
+        if view.site.kind != "cross" or not isinstance(pair, Aligned):
+            return None
+        pieces = pieces_of_words(pair.words, view.keys)  # (words, S)
+        there: np.ndarray = np.asarray(pieces.any(1))  # (words,)
+        linked = np.zeros((len(pair.target_words), len(pair.words)), bool)
+        for word, other in pair.links:
+            linked[other, word] = there[word]
+        strongest = np.where(there, view.weights @ pieces.T, -1.0).argmax(-1)  # (heads, T) a source word
+        of_token = pieces_of_words(pair.target_words, view.queries)  # (target words, T)
+        right = of_token.T @ linked  # (T, words) which source words each token is aligned to
+        hits, cases, chance = [], [], []
+        for read in (slice(1, None), slice(None)):  # predicted at the position before, read at this one
+            aligned = right[read]
+            counted = aligned.any(-1)
+            at = strongest[:, : len(aligned)][:, counted]
+            hits.append(aligned[counted][np.arange(counted.sum()), at].sum(-1))
+            cases.append(counted.sum())
+            chance.append(aligned[counted].sum() / max(1, there.sum()))
+        return Counted(np.stack(hits, axis=-1), np.array(cases), np.array(chance))
+
+
+def pieces_of_words(words: Sequence[tuple[int, int]], tokens: Tokens) -> np.ndarray:
     """(words, T) which tokens are pieces of which words, by their shared characters.
 
-    >>> sentence = Sentence("an unlikely one", ((0, 2), (3, 11), (12, 15)))
+    >>> words = ((0, 2), (3, 11), (12, 15))  # an unlikely one
     >>> spans = np.array([(0, 0), (0, 2), (3, 5), (5, 11), (12, 15)])
-    >>> pieces_of_words(sentence, Tokens(np.arange(5), np.arange(5) > 0, spans)).astype(int).tolist()
+    >>> pieces_of_words(words, Tokens(np.arange(5), np.arange(5) > 0, spans)).astype(int).tolist()
     [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
     """
     assert tokens.spans is not None
-    start, end = np.array(sentence.words).T[..., None]  # (words, 1)
+    start, end = np.array(words).T[..., None]  # (words, 1)
     overlap = np.minimum(end, tokens.spans[:, 1]) - np.maximum(start, tokens.spans[:, 0])
     return (overlap > 0) & tokens.is_word
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from headcount.errors import BadData, HeadcountError
-from headcount.tasks import Column, Rows, digest, find_text, texts_of
+from headcount.tasks import Column, Rows, digest, find_text, find_translation, texts_of
 
+ALIGNMENT = "alignment"  # the column of links between words
+LINK = re.compile(r"([0-9]{1,6})[-p?]([0-9]{1,6})")
 PARSER = "en_core_web_sm"  # spaCy's, unless another is named
 # Other label schemes' names for relations of Universal Dependencies.
 SAME = {"dobj": "obj", "nsubjpass": "nsubj:pass", "csubjpass": "csubj:pass", "auxpass": "aux:pass"}
@@ -33,6 +36,15 @@ class Sentence:
 
 
 @dataclass(frozen=True)
+class Aligned(Sentence):
+    """A text with its translation, and links between their words as (word, word of the translation)."""
+
+    target: str = ""
+    target_words: tuple[tuple[int, int], ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class Sentences:
     """What `find_roles` reads, with the name of its source."""
 
@@ -47,6 +59,8 @@ class Sentences:
     def of(cls, data: Any, *, parser: Any = None, text: Column = None, split: str | None = None) -> Sentences:
         """Read a CoNLL-U file, or raw text in any form that a task reads, parsed by spaCy if its model is installed.
 
+        Rows with a column `alignment` beside a source and a target are pairs whose words are aligned (see `aligned`).
+
         >>> Sentences.of([{"text": "It works."}], parser=False).sentences[0].text
         'It works.'
 
@@ -59,6 +73,8 @@ class Sentences:
         if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".conllu", ".conll"):
             return cls(tuple(read_treebank(Path(data))), str(data))
         rows = Rows.of(data, split)
+        if ALIGNMENT in rows.names:
+            return aligned(rows)
         column, _, on_column = find_text(rows, text, None)
         texts = texts_of(rows, column)
         written = [(texts[i], rows.place(i)) for i in range(len(rows)) if texts[i].strip()]
@@ -83,8 +99,44 @@ class Sentences:
         return every
 
     def signature(self) -> dict[str, Any]:
-        content = [[one.text, one.words, one.relations] for one in self.sentences]
+        content: list[Any] = [[one.text, one.words, one.relations] for one in self.sentences]
+        content += [[one.target, one.links] for one in self.sentences if isinstance(one, Aligned)]
         return {"task": "roles", "data": self.source, "n": len(self), "fingerprint": digest(content)}
+
+
+def aligned(rows: Rows) -> Sentences:
+    """Pairs of texts whose words, between blanks, are aligned: `0-0 1-2` links word 0 to 0 and word 1 to 2.
+
+    >>> pairs = aligned(Rows({"source": ["a red hat"], "target": ["un chapeau rouge"], "alignment": ["0-0 1-2 2p1"]}))
+    >>> pairs.sentences[0].links
+    ((0, 0), (1, 2), (2, 1))
+
+    This is the form of the shared tasks on word alignment and of aligners such as fast_align; the possible links of
+    the former, `2p1` or `2?1`, count as the sure ones do.
+    """
+    plain = Rows({name: rows.table[name] for name in rows.names if name != ALIGNMENT}, rows.source)
+    source, target, remarks = find_translation(plain, None, None)
+    columns = (texts_of(rows, name) for name in (source, target, ALIGNMENT))
+    pairs = []
+    for place, (text, other, links) in enumerate(zip(*columns, strict=True)):
+        words, others = (tuple(match.span() for match in re.finditer(r"\S+", one)) for one in (text, other))
+        where, found = rows.place(place, ALIGNMENT), []
+        for link in links.split():
+            match = LINK.fullmatch(link)
+            if match is None:
+                raise BadData(f"{where}: {link!r} is not a link between two words, such as 0-2")
+            pair = int(match[1]), int(match[2])
+            for side, one, number in (("source", words, pair[0]), ("target", others, pair[1])):
+                if number >= len(one):
+                    raise BadData(
+                        f"{where}: {link} names {side} word {number}, the last of {len(one)} is {len(one) - 1}"
+                    )
+            found.append(pair)
+        if words and others:
+            pairs.append(Aligned(text, words, (), rows.place(place), other, others, tuple(found)))
+    if not any(pair.links for pair in pairs):
+        raise BadData(f"{rows.source} has no aligned words")
+    return Sentences(tuple(pairs), rows.source, (*rows.remarks, *remarks))
 
 
 def universal(relation: str) -> str:
