@@ -107,7 +107,7 @@ def run(words: list[str]) -> int:
         return 1
     except UsageError as error:
         alone = isinstance(error, typer.BadParameter) and error.param is None  # a sentence of our own
-        sentence = (error.message if alone else error.format_message()).rstrip(".")
+        sentence = (error.message if alone else _wrong_number(error) or error.format_message()).rstrip(".")
         if sentence:  # without one, the whole help has been printed instead
             command = error.ctx.command_path if error.ctx else f"headcount {words[0]}"
             typer.echo(f"headcount: {sentence[0].lower()}{sentence[1:]}; see {command} --help", err=True)
@@ -149,6 +149,20 @@ def add_command(app: typer.Typer, function: Callable[..., None]) -> None:
     call.__doc__ = function.__doc__
     needs_words = any(one.default is one.empty and one.annotation is not typer.Context for one in parameters)
     app.command(function.__name__, cls=PlainCommand, no_args_is_help=needs_words)(call)
+
+
+def _wrong_number(error: Any) -> str:
+    """What is wrong with a value that is not the number that an option takes: typer says neither value nor range."""
+    details: list[Any] = getattr(error.__cause__, "errors", list)()  # pydantic's
+    kinds = {"int_parsing": "a whole number", "int_from_float": "a whole number", "float_parsing": "a number"}
+    ranges = {"greater_than_equal": "at least {ge:g}", "less_than_equal": "at most {le:g}"}
+    for detail in details[:1]:
+        name, value, kind = error.param.opts[0], detail["input"], detail["type"]
+        if kind in kinds:
+            return f"{name} {value} is not {kinds[kind]}"
+        if kind in ranges:
+            return f"{name} is {value}; give {ranges[kind].format(**detail['ctx'])}"
+    return ""
 
 
 def _show_all(context: typer.Context, asked: bool) -> None:
