@@ -14,10 +14,13 @@ from headcount.heads import Head
 from headcount.pruning import calibration, compensate
 from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.pruning.compensation import (
+    BLOCK,
+    DIRECTIONS,
     PENALTIES,
     REPRODUCED,
     WELL_CONDITIONED,
     NormalEquations,
+    gram_matrix,
     ridge_change,
     unexplained,
 )
@@ -225,16 +228,17 @@ def test_ridge_holds_back_when_rows_are_few_and_finds_the_truth_when_they_are_ma
     assert ridge_change(nothing, penalised=4).abs().sum() == 0
 
 
-def test_the_penalty_is_the_one_that_double_precision_finds():
-    """Large penalties are compared in single precision; beside it, all of them by numpy in double precision."""
+@pytest.mark.parametrize("size", [8, 3 * DIRECTIONS])
+def test_the_penalty_is_the_one_that_double_precision_finds(size):
+    """Penalties are compared in a few directions, large ones in single precision; beside it, by numpy, in all."""
     generator, chosen = np.random.default_rng(0), []
     for noise in (0.5, 20.0, 100.0, 300.0):
-        truth = generator.normal(size=(31, 8))
-        folds, plain = [NormalEquations.empty(31, 8) for _ in range(2)], []
+        truth = generator.normal(size=(31, size))
+        folds, plain = [NormalEquations.empty(31, size) for _ in range(2)], []
         for fold in folds:
             factors = generator.normal(size=(400, 5)) @ generator.normal(size=(5, 30))  # columns that go together
             x = np.column_stack([3 + factors + 0.3 * generator.normal(size=(400, 30)), np.ones(400)])
-            y = x @ truth + noise * generator.normal(size=(400, 8))
+            y = x @ truth + noise * generator.normal(size=(400, size))
             fold.add(torch.tensor(x), torch.tensor(y))
             plain.append((x, y))
 
@@ -252,3 +256,9 @@ def test_the_penalty_is_the_one_that_double_precision_finds():
         np.testing.assert_allclose(found, fitted(x, y, chosen[-1]), rtol=1e-6, atol=1e-8)
     assert len(set(chosen)) > 2
     assert max(chosen) >= WELL_CONDITIONED > min(chosen)
+
+
+@pytest.mark.parametrize("columns", [BLOCK - 1, 2 * BLOCK + 3])
+def test_a_gram_matrix_by_blocks_is_that_of_all_columns(columns):
+    x = torch.randn(40, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(gram_matrix(x), x.T @ x)

@@ -25,6 +25,8 @@ from headcount.tasks import Task
 REPRODUCED = (1e-2, 1e-1, 1.0)  # penalties of a unit's regression on the others, times the mean square of a column
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean square of a column
 WELL_CONDITIONED = 1.0  # from this penalty on, single precision, twice as fast, tells which penalty is better
+DIRECTIONS = 64  # of what is to be reproduced, in which penalties are compared
+BLOCK = 512  # columns of a Gram matrix that are multiplied at once
 
 Model = TypeVar("Model", bound=nn.Module)
 Sites = dict[str, Site]
@@ -152,7 +154,7 @@ class _Outputs:
         self.rows, self.centred = 0, centred
 
     def add(self, context: Tensor) -> None:
-        self.gram += context.T @ context
+        self.gram += gram_matrix(context)
         self.sum += context.sum(0)
         self.rows += len(context)
 
@@ -216,7 +218,7 @@ class NormalEquations:
         return cls(torch.zeros(k, k, dtype=torch.float64), torch.zeros(k, d, dtype=torch.float64))
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        self.gram += x.T @ x
+        self.gram += gram_matrix(x)
         self.right += x.T @ y
         self.rows += len(x)
 
@@ -224,9 +226,33 @@ class NormalEquations:
         """The same sums in single precision."""
         return NormalEquations(self.gram.float(), self.right.float(), self.rows)
 
+    def sketched(self) -> NormalEquations:
+        """The same for a few random directions of Y, in which |x B - y|^2 is on average what it is in all of them."""
+        d = self.right.shape[1]
+        if d <= DIRECTIONS:
+            return self
+        random = torch.randn(d, DIRECTIONS, generator=torch.Generator().manual_seed(0), dtype=self.right.dtype)
+        return NormalEquations(self.gram, self.right @ random, self.rows)
+
     def error(self, solution: Tensor) -> float:
         """sum |x B - y|^2 over the rows, up to a constant"""
         return float((solution * (self.gram @ solution - 2 * self.right)).sum(dtype=torch.float64))
+
+
+def gram_matrix(x: Tensor) -> Tensor:
+    """X^T X (k, k); a block below the diagonal is the one above it, and not computed again.
+
+    >>> x = torch.arange(6.0).view(2, 3)
+    >>> torch.equal(gram_matrix(x), x.T @ x)
+    True
+    """
+    k = x.shape[1]
+    if k <= BLOCK:
+        return x.T @ x
+    left, right = x[:, : k // 2], x[:, k // 2 :]
+    corner = left.T @ right
+    rows = torch.cat([gram_matrix(left), corner], 1), torch.cat([corner.T, gram_matrix(right)], 1)
+    return torch.cat(rows)
 
 
 def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Sequence[float] = PENALTIES) -> Tensor:
@@ -239,16 +265,18 @@ def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Se
     >>> ridge_change([one, other], penalised=1).round(decimals=2).tolist()
     [[2.0]]
 
-    folds: two sets of rows; the penalty that is best for the one when fitted on the other is used for both together.
+    folds: two sets of rows; the penalty that is best for the one when fitted on the other is used for both together. It
+        is found in a few random directions of Y, where the order of penalties is the same.
     penalised: how many of the coefficients are penalised, the first ones; an intercept after them is not.
     """
     one, other = folds
     total = NormalEquations(one.gram + other.gram, one.right + other.right, one.rows + other.rows)
     best, least = None, 0.0
     if min(one.rows, other.rows):
-        rough = one.single(), other.single()
+        exact = one.sketched(), other.sketched()
+        rough = exact[0].single(), exact[1].single()
         for penalty in sorted(penalties, reverse=True):
-            first, second = rough if penalty >= WELL_CONDITIONED else folds
+            first, second = rough if penalty >= WELL_CONDITIONED else exact
             pairs = ((first, second), (second, first))
             error = sum(test.error(_solve(fit, penalised, penalty)) for fit, test in pairs)
             if error < least:
