@@ -68,8 +68,10 @@ def orders(results: Results, figures: dict[str, str]) -> str:
         randoms = [curve for curve in run["curves"] if curve["method"] == "random"]
         drawn = {key: found[key] for key in names if key in found} | {"random": mean_curve(randoms)}
         _draw(name, "curve", run, drawn, figures, pictures, band=randoms)
-        some = [found[key] for key in names if key in found]
-        cells = [f"{percent(prunable(curve, run))} ({height(curve, run):.2f})" for curve in some]
+        cells = [
+            f"{percent(prunable(found[key], run))} ({height(found[key], run):.2f})" if key in found else ""
+            for key in names
+        ]
         heights = [height(curve, run) for curve in randoms]
         band = f"{np.mean(heights):.2f} ({min(heights):.2f} to {max(heights):.2f}, {len(randoms)} orders)"
         paper = PRUNABLE.get(_data(name), PRUNABLE["WMT"] if results.experiments[name].translates else None)

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load
 
 from headcount.tasks import Metric
-from headcount.tasks.metrics import CLASSIFICATION, TRANSLATION
+from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
 
 RESAMPLES, SPLITS, SEED = 1000, 100, 0
 CHECKSUM = 32  # bytes in front of a shard
@@ -47,7 +47,8 @@ def effects(run: Mapping[str, Any], translates: bool) -> Effects | None:
     if sum(map(len, found)) != run["n"]:
         return None
     values = np.concatenate(found).swapaxes(0, 1).astype(float)
-    return Effects(values[0], values[1:], (TRANSLATION if translates else CLASSIFICATION)[run["metric"]])
+    metrics = TRANSLATION if translates else {**LANGUAGE, **CLASSIFICATION}
+    return Effects(values[0], values[1:], metrics[run["metric"]])
 
 
 def reliability(one: Effects) -> float:
