@@ -263,7 +263,7 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
         (("--heads", "200%", "--out", "small"), ("200%", "--heads"), 2),
         (("--heads", "0%", "--out", "small"), ("0%", "--heads"), 2),
         (("--heads", "0", "--out", "small"), ("0 is", "--heads"), 2),
-        (("--max-drop", "nan", "--out", "small"), ("--max-drop nan", "0 or more"), 2),
+        (("--max-drop", "nan", "--out", "small"), ("drop is nan", "--max-drop", "0 or more"), 2),
         (("--params", "95%", "--out", "small"), ("95.0%",), 1),
         (("--max-drop", "-1", "--out", "small"), ("-1", "--max-drop"), 2),
         (("--heads", "2", "--method", "michell", "--out", "small"), ("'michell'", "'michel'"), 2),
