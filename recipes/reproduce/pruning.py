@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -182,17 +183,19 @@ def _draw(
 ) -> None:
     """band: curves whose lowest and highest score at each point are drawn as dashed lines."""
     file = f"{file_name(name)}-{what}.svg"
+    by_log = run["metric"] == "perplexity"  # which grows a thousandfold
+    drawn = math.log if by_log else float
     lines = []
     if band:
         points = list(zip(*(curve["points"] for curve in band), strict=True))
         for end, pick in (("lowest", min), ("highest", max)):
-            edge = [(some[0]["pruned"], pick(point["score"] for point in some)) for some in points]
+            edge = [(some[0]["pruned"], drawn(pick(point["score"] for point in some))) for some in points]
             lines.append(Line(f"random, {end}", edge, COLOURS["random"], dashed=True))
     lines += [
-        Line(key, [(point["pruned"], point["score"]) for point in curve["points"]], COLOURS.get(key, 3))
+        Line(key, [(point["pruned"], drawn(point["score"])) for point in curve["points"]], COLOURS.get(key, 3))
         for key, curve in found.items()
     ]
-    figures[file] = curves(lines, metric_name(run))
+    figures[file] = curves(lines, f"log {metric_name(run)}" if by_log else metric_name(run))
     pictures.append(f"![{name}: {metric_name(run)} as heads are pruned, by {', '.join(found)}](figures/{file})")
 
 
