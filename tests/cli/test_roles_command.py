@@ -7,7 +7,16 @@ import pytest
 import tiny_models
 from headcount import save
 from headcount.tasks.text import word_tokenizer
-from planted_roles import PLANTED, PLANTED_IN_LANGUAGE, aligner, encoder, language_model, sentences, spoken_letters
+from planted_roles import (
+    PLANTED,
+    PLANTED_IN_LANGUAGE,
+    aligner,
+    encoder,
+    language_model,
+    sentences,
+    spoken_letters,
+    translator,
+)
 from toy_jobs import WORDS
 from toy_jobs import sentences as texts
 
@@ -148,3 +157,18 @@ def test_curves_in_their_orders(headcount, place):
     methods = ("--methods", "relevance,confidence", "--step", "0.5", "--json")
     found = answer(headcount("curve", place / "classifier", *data, *methods))
     assert [one["method"] for one in found["curves"]] == ["relevance", "confidence"]
+
+
+def test_aligned_pairs_name_the_heads_that_align_words(headcount, tmp_path):
+    model, tokenizer, rows = translator()
+    save(model, tmp_path / "model", tokenizer=tokenizer)
+    lines = ["source\ttarget\talignment", *("\t".join(row.values()) for row in rows)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\n" for line in lines))
+    result = json.loads(headcount("roles", tmp_path / "model", "--data", tmp_path / "pairs.tsv", "--json").out)
+    found = {(row["head"], row["detail"]) for row in result["heads"] if row["role"] == "alignment"}
+    assert found == {("cross.0.0", "of the word it reads"), ("cross.0.1", "of the word it predicts")}
+    table = headcount("roles", tmp_path / "model", "--data", tmp_path / "pairs.tsv").out
+    assert "of the word it reads" in table
+    refused = headcount("roles", tmp_path / "model", "--data", tmp_path / "pairs.tsv", "--alignment", 2)
+    assert refused.code == 1
+    assert "--alignment" in refused.err

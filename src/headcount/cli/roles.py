@@ -19,7 +19,7 @@ def roles(
     setup: Setup,
     data: Annotated[
         str | None,
-        option("--data", help="A CoNLL-U file, raw text, or recordings; a language model needs none."),
+        option("--data", help="A CoNLL-U file, raw text, aligned pairs, or recordings; a language model needs none."),
     ] = None,
     relations: Annotated[
         str | None, option("--relations", help="Dependencies to look for; by default nsubj,obj,amod,advmod.")
@@ -53,7 +53,7 @@ def roles(
     streaming: Annotated[
         float, option("--streaming", panel=LANGUAGE, help="Mean weight on the initial and recent tokens.")
     ] = 0.95,
-    alignment: Annotated[float, option("--alignment", help="Share of tokens at the time when they are spoken.")] = 0.4,
+    alignment: Annotated[float, option("--alignment", help="Share of tokens where they are spoken or aligned.")] = 0.4,
 ) -> None:
     """Find what heads do: in sentences (V19, section 5), or in a language model on random tokens.
 
@@ -62,6 +62,8 @@ def roles(
       headcount roles ./model --data en_ewt-dev.conllu --out run
 
       headcount roles ./translator --data val.en --limit 500 --json
+
+      headcount roles ./translator --data pairs-with-alignment.tsv
 
       headcount roles ./language-model --json
     """
