@@ -82,6 +82,27 @@ def test_an_export_is_pruned_through_the_model_it_came_from_and_proved_as_an_exp
     }
 
 
+def test_an_exported_translator_is_pruned_and_proved_as_its_two_files(headcount, tmp_path):
+    save(tiny_models.marian(), tmp_path / "translator", tokenizer=word_tokenizer(WORDS, "marian"))
+    for name, start in (("train", 0), ("dev", 1), ("test", 2)):
+        texts = sentences(start, 8)
+        (tmp_path / f"{name}.en").write_text("".join(f"{text}\n" for text in texts))
+        (tmp_path / f"{name}.fr").write_text("".join(f"le {text}\n" for text in texts))
+    given, out = tmp_path / "given.onnx", tmp_path / "small"
+    assert headcount("export", tmp_path / "translator", given).code == 0
+    data = [
+        *("--score-data", tmp_path / "train.en", "--score-target-data", tmp_path / "train.fr"),
+        *("--data", tmp_path / "dev.en", "--target-data", tmp_path / "dev.fr"),
+        *("--test", tmp_path / "test.en", "--test-target-data", tmp_path / "test.fr", "--overlap", "drop"),
+    ]
+    answer = headcount("prune", given, *data, "--heads", 4, "--out", out, "--json")
+    assert answer.code == 0, answer.err
+    proof = json.loads(answer.out)["onnx"]
+    assert (proof["metric"], proof["n"]) == ("bleu", 8)
+    written = [out / f"model.{part}.onnx" for part in ("encoder", "decoder")]
+    assert proof["size"] == sum(file.stat().st_size for file in written)
+
+
 def test_an_export_whose_model_is_gone_or_changed_is_not_pruned(headcount, place, tmp_path):
     model, given = tmp_path / "model", tmp_path / "given.onnx"
     shutil.copytree(place / "model", model)
