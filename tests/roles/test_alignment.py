@@ -1,15 +1,18 @@
 """Heads that align a transcript with its recording, or the words of a translation: planted ones, and refusals."""
 
+import copy
+
 import numpy as np
 import pytest
+import torch
 
 import zoo
 from headcount import remove
 from headcount.errors import BadData, HeadcountError
-from headcount.roles import find_roles
-from headcount.roles.attention import AttentionView, Tokens, Transcript, spoken_frames
+from headcount.roles import Thresholds, find_roles
+from headcount.roles.attention import AttentionView, Transcript, spoken_frames, warped
 from headcount.roles.sentence_roles import Alignment, WordAlignment
-from headcount.roles.sentences import Aligned
+from headcount.roles.sentences import Aligned, Tokens
 from headcount.structure import anatomy
 from planted_roles import aligner, spoken_letters, translator
 
@@ -44,7 +47,7 @@ def test_what_is_left_still_aligns(planted, tmp_path):
 def test_a_frame_that_all_tokens_attend_to_does_not_count():
     """Most of the weight is on one frame, the rest follows the speech: the rest is what aligns."""
     frames = np.array([[10.0 * k, 10.0 * k + 10] for k in range(8)])
-    weights = np.zeros((2, 8, 100))
+    weights = np.zeros((4, 8, 100))
     weights[:, :, 95] = weights[:, :, 3] = 0.4
     for token in range(8):
         weights[0, token, 10 * token + 2 : 10 * token + 8] += 0.2 / 6
@@ -55,6 +58,46 @@ def test_a_frame_that_all_tokens_attend_to_does_not_count():
     assert counted.hits[0, 0] == counted.cases[0] == 8
     assert counted.hits[1, 0] <= 1
     assert counted.baseline[0] == pytest.approx(8 * 10 / 80)
+
+
+def test_the_best_path_is_the_best_of_all():
+    """Dynamic time warping, beside all monotone paths of a small map."""
+    weights = np.random.default_rng(3).normal(size=(3, 5))
+
+    def paths(token, frame):
+        if (token, frame) == (2, 4):
+            yield [(2, 4)]
+            return
+        for step in ((1, 1), (1, 0), (0, 1)):
+            if token + step[0] <= 2 and frame + step[1] <= 4:
+                yield from ([(token, frame), *rest] for rest in paths(token + step[0], frame + step[1]))
+
+    best = max(paths(0, 0), key=lambda path: sum(weights[place] for place in path))
+    frames = [[frame for token, frame in best if token == one] for one in range(3)]
+    assert warped(weights).tolist() == [[min(some), max(some) + 1] for some in frames]
+
+
+def test_a_head_is_compared_with_the_others_that_the_model_names(planted, tmp_path):
+    """Head 3 is made a twin of 0, which follows the letters; head 1 looks at one frame, and 2 behind the letter."""
+    model, processor = copy.deepcopy(planted[0]), planted[1]
+    cross, width = model.model.decoder.layers[0].encoder_attn, 64
+    with torch.no_grad():
+        for weight in (cross.q_proj.weight, cross.k_proj.weight):
+            weight[3 * width :] = weight[:width]
+    data = spoken_letters(tmp_path)
+
+    def scores(*named):
+        model.generation_config.alignment_heads = [list(one) for one in named]
+        roles = find_roles(model, data, processor, thresholds=Thresholds(alignment=0))
+        detail = "where the other aligning heads put it"
+        return {str(role.head): role.score for role in roles.found if role.detail == detail}
+
+    assert scores() == scores((0, 0)) == {}  # nothing to compare with
+    twins = scores((0, 0), (0, 3))
+    assert min(twins["cross.0.0"], twins["cross.0.3"]) > 0.95
+    assert max(twins.get("cross.0.1", 0), twins.get("cross.0.2", 0)) < 0.5
+    unlike = scores((0, 0), (0, 2))  # each by the other alone
+    assert max(unlike.get("cross.0.0", 0), unlike.get("cross.0.2", 0)) < 0.5
 
 
 def test_letters_share_the_time_of_the_speech():

@@ -5,8 +5,8 @@ import pytest
 
 from headcount.errors import BadData, HeadcountError
 from headcount.roles import Sentence, Sentences, chosen_relations
-from headcount.roles.attention import Tokens
 from headcount.roles.sentence_roles import pieces_of_words
+from headcount.roles.sentences import Tokens
 
 
 def treebank(tmp_path, *sentences, name="some.conllu"):

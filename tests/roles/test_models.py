@@ -7,8 +7,9 @@ import tiny_models
 import zoo
 from headcount.errors import BadData, HeadcountError
 from headcount.roles import Sentence, Thresholds, find_roles
-from headcount.roles.attention import AttentionView, Tokens, encode
+from headcount.roles.attention import AttentionView, encode
 from headcount.roles.sentence_roles import Positional
+from headcount.roles.sentences import Tokens
 from headcount.structure import anatomy
 from headcount.tasks.text import word_tokenizer
 from planted_roles import encoder, sentences

@@ -39,14 +39,19 @@ def test_relevance_is_conserved_in_trained_models(shared, name):
 
 @pytest.mark.slow
 def test_the_heads_that_whisper_names_align(shared):
-    """All but cross.1.0 come out on top; that one looks behind the word (docs/roles.md)."""
+    """Against the forced alignment by the others, all eight come out on top; by the time of the letters, seven do, and
+    cross.1.0 looks behind the word (docs/roles.md)."""
     path = shared / "models" / "whisper-tiny-en"
     model, processor = load(path, dtype=torch.float32), AutoProcessor.from_pretrained(path)
     data = shared / "data" / "speech" / "transcripts.tsv"
     roles = find_roles(model, data, processor, thresholds=Thresholds(alignment=0))
-    scores = {(role.head.layer, role.head.index): role for role in roles.found}
     listed = {tuple(pair) for pair in model.generation_config.alignment_heads}
-    order = sorted(scores, key=lambda head: -scores[head].score)
     assert len(listed) == 8
-    assert set(order[:7]) == listed - {(1, 0)}
-    assert all(scores[head].low > 2 * scores[head].baseline for head in listed)
+    for detail, best in (
+        ("where the other aligning heads put it", listed),
+        ("where the token is spoken", listed - {(1, 0)}),
+    ):
+        scores = {(role.head.layer, role.head.index): role for role in roles.found if role.detail == detail}
+        order = sorted(scores, key=lambda head: -scores[head].score)
+        assert set(order[: len(best)]) == best
+        assert all(scores[head].low > 2 * scores[head].baseline for head in listed)

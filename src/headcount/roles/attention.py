@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.ndimage import median_filter
 from torch import Tensor
 
 from headcount.engine import batches_by_length
 from headcount.errors import BadData, HeadcountError
+from headcount.heads import Head
 from headcount.intervene import capture
-from headcount.roles.sentences import Aligned, Sentence
+from headcount.roles.sentences import Aligned, Sentence, Tokens
 from headcount.scoring import frozen
 from headcount.structure import (
     AttentionSite,
@@ -144,9 +146,14 @@ class AttentionReader:
 
 @dataclass(frozen=True)
 class Transcript(Sentence):
-    """A recording's text, with the frames of the encoder in which each token is spoken: (T, 2), nan if it is silent."""
+    """A recording's text, with the frames of the encoder in which each token is spoken: (T, 2), nan if it is silent.
+
+    forced: by head, the frames of each token that is spoken (T', 2) in the alignment by the heads that the model names
+    for its time stamps, without this head; under None by all of them. Empty if it names fewer than two.
+    """
 
     frames: np.ndarray = field(default_factory=lambda: np.empty((0, 2)))
+    forced: dict[Head | None, np.ndarray] = field(default_factory=dict)
 
 
 class SpeechReader:
@@ -173,14 +180,71 @@ class SpeechReader:
                     self.model(encoder_outputs=heard, decoder_input_ids=given, use_cache=False)
             frames = spoken_frames(features[0].numpy(), [task.tokenizer.decode([token]) for token in ids])
             frames = frames * heard[0].shape[1] / features.shape[-1]
-            text = Transcript(task.targets[index], place=task.places[index], frames=frames)
             spoken = Tokens(np.array(ids), np.isfinite(frames[:, 0]))
+            maps = {site.name: seen.attention[site][0, :, first:].float().cpu().numpy() for site in self.sites}
+            forced = self._forced(maps, frames, spoken.is_word)
+            text = Transcript(task.targets[index], place=task.places[index], frames=frames, forced=forced)
             sound = Tokens(np.arange(heard[0].shape[1]), np.ones(heard[0].shape[1], bool))
             for site in self.sites:
-                weights = seen.attention[site][0, :, first:].float().cpu().numpy()
-                yield index, AttentionView(site, weights, spoken, sound, text)
+                yield index, AttentionView(site, maps[site.name], spoken, sound, text)
             if progress is not None:
                 progress((index + 1) / len(task))
+
+    def _forced(
+        self, maps: dict[str, np.ndarray], frames: np.ndarray, is_word: np.ndarray
+    ) -> dict[Head | None, np.ndarray]:
+        """Where dynamic time warping puts the tokens by the heads that the model's generation config names."""
+        named = getattr(self.model.generation_config, "alignment_heads", None) or []
+        listed = {Head("cross", layer, index) for layer, index in named}
+        if not is_word.any():
+            return {}
+        found: dict[Head, np.ndarray] = {}
+        for site in self.sites:
+            standard = aligning(maps[site.name], last_frame(frames, maps[site.name]))
+            found |= {head: one[is_word] for head, one in zip(site.heads, standard, strict=True) if head in listed}
+        if len(found) < 2:
+            return {}
+        total = np.sum(list(found.values()), axis=0)
+        return {None: warped(total), **{head: warped(total - one) for head, one in found.items()}}
+
+
+def last_frame(frames: np.ndarray, weights: np.ndarray) -> int:
+    """How many frames there are until the last token has been spoken."""
+    return min(math.ceil(np.nanmax(frames)), weights.shape[-1])
+
+
+def aligning(weights: np.ndarray, end: int) -> np.ndarray:
+    """Weights (heads, T, S) on the first `end` frames, standardized over tokens and smoothed over seven frames.
+
+    A frame that all tokens attend to aligns nothing; Whisper does the same for its time stamps (Radford et al. 2023).
+    """
+    weights = weights[..., :end]
+    deviation = weights.std(1, keepdims=True)
+    standard = (weights - weights.mean(1, keepdims=True)) / np.where(deviation > 0, deviation, 1)
+    return np.asarray(median_filter(standard, size=(1, 1, 7)))
+
+
+def warped(weights: np.ndarray) -> np.ndarray:
+    """Dynamic time warping: from which frame to which each token is on the best path through weights (T, S), (T, 2).
+
+    >>> warped(np.array([[5.0, 5.0, 0.0, 0.0], [0.0, 0.0, 5.0, 5.0]])).tolist()
+    [[0.0, 2.0], [2.0, 4.0]]
+    """
+    tokens, frames = weights.shape
+    best = np.full((tokens + 1, frames + 1), -np.inf)
+    best[0, 0] = 0.0
+    for token in range(1, tokens + 1):
+        for frame in range(1, frames + 1):
+            before = max(best[token - 1, frame - 1], best[token - 1, frame], best[token, frame - 1])
+            best[token, frame] = weights[token - 1, frame - 1] + before
+    spans, token, frame = np.zeros((tokens, 2)), tokens, frames
+    spans[:, 0] = frames
+    while token and frame:
+        since, until = spans[token - 1]
+        spans[token - 1] = min(since, frame - 1), max(until, frame)
+        back = ((token - 1, frame - 1), (token - 1, frame), (token, frame - 1))
+        token, frame = max(back, key=lambda place: best[place])
+    return spans
 
 
 def spoken_frames(features: np.ndarray, tokens: Sequence[str]) -> np.ndarray:
@@ -236,20 +300,6 @@ class AttentionView:
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """What one side of a site reads: ids (T,), which of them are pieces of words, and their places in the text.
-
-    spans: (T, 2) from which character to which; None for text that the model generated.
-    is_source: whether it is the sentence itself, not its translation.
-    """
-
-    ids: np.ndarray
-    is_word: np.ndarray
-    spans: np.ndarray | None = None
-    is_source: bool = True
-
-
-@dataclass(frozen=True)
 class EncodedSentences:
     """Sentences and their tokens, which engines divide into shards.
 
@@ -293,15 +343,7 @@ def encode(
     texts = [one.target for one in sentences if isinstance(one, Aligned)]
     ends, cut = _encoded(model, tokenizer, texts, sentences, max_length, target=True)
     start = Tokens(np.array([start_token(model.config)]), np.array([False]), np.zeros((1, 2), int))
-    return EncodedSentences(sentences, tokens, tuple(_shifted(start, one) for one in ends)), [*remarks, *cut]
-
-
-def _shifted(start: Tokens, target: Tokens) -> Tokens:
-    """What a decoder reads of a target that ends with an end token."""
-    ids, is_word, spans = (
-        np.concatenate([getattr(start, name), getattr(target, name)[:-1]]) for name in ("ids", "is_word", "spans")
-    )
-    return Tokens(ids, is_word, spans, is_source=False)
+    return EncodedSentences(sentences, tokens, tuple(one.after(start) for one in ends)), [*remarks, *cut]
 
 
 def _encoded(

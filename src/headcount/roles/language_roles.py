@@ -21,9 +21,9 @@ from headcount.engine import Arrays, Progress, batches_by_length, is_finite
 from headcount.errors import HeadcountError
 from headcount.evaluation import head_parts
 from headcount.heads import Head
-from headcount.roles.attention import AttentionView, EncodedSentences, Tokens, special_ids
+from headcount.roles.attention import AttentionView, EncodedSentences, special_ids
 from headcount.roles.sentence_roles import Counted
-from headcount.roles.sentences import Sentence
+from headcount.roles.sentences import Sentence, Tokens
 from headcount.scoring import frozen
 from headcount.structure import (
     AttentionSite,

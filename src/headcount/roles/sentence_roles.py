@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
-from scipy.ndimage import median_filter
 
 from headcount.errors import BadData, HeadcountError, unknown
-from headcount.roles.attention import AttentionView, Tokens, Transcript
-from headcount.roles.sentences import Aligned, Sentence, Sentences, universal
+from headcount.roles.attention import AttentionView, Transcript, aligning, last_frame
+from headcount.roles.sentences import Aligned, Sentence, Sentences, Tokens, universal
 
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # V19's
 DIRECTIONS = ("head->dependent", "dependent->head")
@@ -283,17 +282,17 @@ class Syntactic:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How often the frame that a token attends to most is one in which the token is spoken.
+    """How often the frame that a token attends to most is one in which the token is spoken, and one of those where the
+    heads that the model names for its time stamps put it, without this head (a forced alignment; see `warped`).
 
-    A frame that all tokens attend to aligns nothing. So each frame's weights are standardized over the tokens, and
-    smoothed over seven frames, as Whisper does for its time stamps (Radford et al. 2023). The baseline picks a frame of
-    the speech at random.
+    Weights are standardized and smoothed as for these (see `aligning`). The baseline picks a frame of the speech at
+    random.
     """
 
     threshold: float = 0.4
     name: str = "alignment"
     paper: str = "Radford et al. 2023"
-    details: tuple[str, ...] = ("where the token is spoken",)
+    details: tuple[str, ...] = ("where the token is spoken", "where the other aligning heads put it")
 
     def holds(self, score: float, baseline: float, detail: str) -> bool:
         return score >= max(self.threshold, baseline)
@@ -301,15 +300,23 @@ class Alignment:
     def count(self, view: AttentionView) -> Counted | None:
         if not isinstance(view.sentence, Transcript) or not view.queries.is_word.any():
             return None
-        since, until = view.sentence.frames[view.queries.is_word].T  # (T',)
-        end = min(int(np.ceil(until[-1])), view.weights.shape[-1])
-        weights = view.weights[..., :end]
-        deviation = weights.std(1, keepdims=True)
-        standard = (weights - weights.mean(1, keepdims=True)) / np.where(deviation > 0, deviation, 1)
-        frame = median_filter(standard, size=(1, 1, 7))[:, view.queries.is_word].argmax(-1)  # (heads, T')
-        hits = (frame + 1 > since) & (frame < until)  # a frame belongs to every token that is spoken in a part of it
-        chance = (np.ceil(until) - np.floor(since)) / end
-        return Counted(hits.sum(-1)[:, None], np.array([len(since)]), np.array([chance.sum()]))
+        text, is_word = view.sentence, view.queries.is_word
+        end = last_frame(text.frames, view.weights)
+        frame = aligning(view.weights, end)[:, is_word].argmax(-1)  # (heads, T')
+        spoken, forced = text.frames[is_word], text.forced.get(None)
+        own = [text.forced.get(head, forced) for head in view.site.heads]
+        hits, cases, chance = [], [], []
+        for spans, by_head in ((spoken, [spoken] * len(own)), (forced, own)):
+            counted = 0 if spans is None else len(spoken)
+            hits.append([0 if one is None else _inside(at, one) for at, one in zip(frame, by_head, strict=True)])
+            cases.append(counted)
+            chance.append(0.0 if spans is None else (np.ceil(spans[:, 1]) - np.floor(spans[:, 0])).sum() / end)
+        return Counted(np.array(hits).T, np.array(cases), np.array(chance))
+
+
+def _inside(frames: np.ndarray, spans: np.ndarray) -> int:
+    """How many frames (T,) are in their spans (T, 2); a frame belongs to every token that is spoken in a part of it."""
+    return int(((frames + 1 > spans[:, 0]) & (frames < spans[:, 1])).sum())
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,27 @@ class Aligned(Sentence):
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """What one side of a site reads: ids (T,), which of them are pieces of words, and their places in the text.
+
+    spans: (T, 2) from which character to which; None for text that the model generated.
+    is_source: whether it is the sentence itself, not its translation.
+    """
+
+    ids: np.ndarray
+    is_word: np.ndarray
+    spans: np.ndarray | None = None
+    is_source: bool = True
+
+    def after(self, start: Tokens) -> Tokens:
+        """What a decoder reads of a target that ends with an end token: a start, and all but the end."""
+        ids, is_word, spans = (
+            np.concatenate([getattr(start, name), getattr(self, name)[:-1]]) for name in ("ids", "is_word", "spans")
+        )
+        return Tokens(ids, is_word, spans, is_source=False)
+
+
+@dataclass(frozen=True)
 class Sentences:
     """What `find_roles` reads, with the name of its source."""
 
