@@ -42,7 +42,7 @@ def _plain(value: Any) -> Any:
 def read_object(
     file: Path, error: type[HeadcountError] = RunConflict, most: int | None = None
 ) -> dict[str, Any] | None:
-    """The JSON object in a file, or None if there is no such file.
+    """The JSON object in a file, or None if the file does not exist.
 
     error: raised, with the file's name, for anything else. most: bytes that the file may have.
     """

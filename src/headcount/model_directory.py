@@ -39,7 +39,7 @@ def _why(error: Exception) -> str:
 
     reasons = {
         GatedRepoError: "access to it has to be requested on its page",
-        RepositoryNotFoundError: "there is no model of that name, or it is private",
+        RepositoryNotFoundError: "no model has that name, or it is private",
         LocalEntryNotFoundError: "the hub cannot be reached, and the model is not in the cache",
     }
     return next((words for kind, words in reasons.items() if isinstance(error, kind)), first_line(error))

@@ -120,6 +120,7 @@ def test_an_export_whose_model_is_gone_or_changed_is_not_pruned(headcount, place
         (changed, "has other weights now"),
         (gone, "is not a directory"),
         (unknown, "does not say where"),
+        (headcount("prune", nameless, *data, "--device", "cuda"), "runs on the CPU, not on cuda; leave out --device"),
     ):
         assert (refused.code, refused.out) == (1, "")
         assert fact in refused.err.replace("\n", " ")

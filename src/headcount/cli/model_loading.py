@@ -45,8 +45,7 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
     device: `spread` puts the layers of a large model on all GPUs, then in memory, as accelerate's device map does.
     """
     if name.endswith(".onnx"):
-        if device not in ("auto", "cpu"):
-            raise HeadcountError(f"{name} runs on the CPU, not on {device}", advice="leave out {device}")
+        _refuse_device(name, device)
         return open_onnx(name)
     place = choose_device("auto" if device == "spread" else device)
     kind: Any = (torch.float32 if place.type == "cpu" else "auto") if dtype == "auto" else DTYPES[dtype]
@@ -55,11 +54,17 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
     return model if device == "spread" else model.to(place)
 
 
-def load_origin(file: str) -> Any:
+def _refuse_device(file: str, device: str) -> None:
+    if device not in ("auto", "cpu"):
+        raise HeadcountError(f"{file} runs on the CPU, not on {device}", advice="leave out {device}")
+
+
+def load_origin(file: str, device: str = "auto") -> Any:
     """The model that an .onnx file was exported from: a graph can be run, but not searched, since it has no gradients.
 
     It is compared with what the file says of it, so that a file is never judged by another model.
     """
+    _refuse_device(file, device)
     origin = OnnxModel(file).origin
     name = origin.get("name", "")
     if not Path(name).is_dir() and "/" not in name:  # a model on the hub has a slash in its name

@@ -185,7 +185,7 @@ class Setup:
             return self.load_model()
         from headcount.cli.model_loading import load_origin, load_reader, tokenizer_directory
 
-        model = load_origin(self.model)
+        model = load_origin(self.model, self.device)
         return model, load_reader(tokenizer_directory(self.model), self.model, model)
 
     def load_task(self, data: str, tokenizer: Any, model: Any) -> Any:

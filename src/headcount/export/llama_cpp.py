@@ -331,7 +331,7 @@ def _llama_cpp(file: Path, prompts: list[list[int]], letter: int) -> list[dict[i
     params.model.path = str(file)
     params.n_ctx, params.n_parallel, params.warmup = 128, 1, False
     params.cpuparams.n_threads = 1
-    # A token that is no whole character is held back, its probabilities with it: let it choose a letter.
+    # llama.cpp holds back a token that is only part of a character, and its probabilities: let it choose a letter.
     asked = {"n_predict": 1, "n_probs": 10**6, "logit_bias": [[letter, 1e4]], "cache_prompt": False}
     with _what_it_logs() as log:
         try:

@@ -88,7 +88,7 @@ class OnnxModel:
         else:
             encoder, decoder = (part_path(file, part) for part in ("encoder", "decoder"))
             if not (encoder.is_file() and decoder.is_file()):
-                raise HeadcountError(f"there is no {file}, and no {encoder.name} with {decoder.name} beside it")
+                raise HeadcountError(f"{file} does not exist, nor do {encoder.name} and {decoder.name} beside it")
             self.main, self.decoder = open_graph(encoder, threads), open_graph(decoder, threads)
             self.files = (encoder, decoder)
         inputs = {node.name for node in (self.decoder or self.main).get_inputs()}

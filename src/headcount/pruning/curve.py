@@ -211,7 +211,7 @@ class _Removal:
         self.wanted = set(found.heads_of(None if kind is None else [kind]))
         missing = self.wanted - set(scores.heads)
         if missing:
-            raise HeadcountError(f"there is no score of {min(missing)}", advice="score this model first")
+            raise HeadcountError(f"{min(missing)} has no score", advice="score this model first")
         self.choices = choices
         self.total = len(self._candidates())
         self.removed: list[Head] = []

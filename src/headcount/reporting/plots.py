@@ -102,7 +102,7 @@ def _chosen(pictures: Sequence[Picture], chart: int | str) -> Picture:
     found = [one for place, one in enumerate(pictures) if chart in (place, one.title)]
     if not found:
         titles = ", ".join(f"{place}: {one.title}" for place, one in enumerate(pictures))
-        raise HeadcountError(f"there is no chart {chart!r}", advice=f"choose a {{chart}} of {titles or 'none'}")
+        raise HeadcountError(f"no chart is called {chart!r}", advice=f"choose a {{chart}} of {titles or 'none'}")
     return found[0]
 
 

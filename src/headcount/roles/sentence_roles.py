@@ -324,8 +324,8 @@ class WordAlignment:
     """How often the source word that a token of the translation attends to most is one that its word is aligned to.
 
     A decoder reads a token at one position and predicts it at the one before, and heads may align at either (Chen et
-    al. 2020). The weight to a word is the sum over its pieces; special tokens do not count as words. Tokens of words
-    without a link are no cases. The baseline picks a source word at random.
+    al. 2020). The weight to a word is the sum over its pieces; special tokens do not count as words. Tokens whose word
+    has no link are left out. The baseline picks a source word at random.
     """
 
     threshold: float = 0.4
