@@ -12,7 +12,8 @@ installed without its requirements. If the package index does not have it:
 `ENV/bin/pip install --no-deps git+https://github.com/airaria/TextPruner`.
 
 As its documentation recommends, TextPruner prunes in iterations (8), heads unevenly and neurons evenly over the layers.
-The same share of both is removed, as in the documentation's examples.
+The same share of both is removed, as in the documentation's examples. It scores on as many examples as `prune` does by
+default, the same ones.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from benchmarks.pruning.data import Data, read, typical, where
 from benchmarks.pruning.kwon import flops_by_unit
 from headcount.errors import HeadcountError
 from headcount.files import read_object
+from headcount.settings import Pruning
 from headcount.structure import anatomy
 from headcount.surgery import remove
 
@@ -86,9 +88,10 @@ def targets(data: Data, ratio: float) -> tuple[int, int]:
 def job(data: Data, sizes: dict[str, tuple[int, int]], threads: int) -> dict[str, Any]:
     """All that run_textpruner.py needs, as plain JSON."""
     content: dict[str, Any] = {"sizes": sizes, "iterations": ITERATIONS, "batch": BATCH, "threads": threads}
-    for name, task in (("score", data.score), ("test", data.test)):
+    scored = data.score.subset(range(min(len(data.score), Pruning.score_examples)))
+    for name, task in (("score", scored), ("test", data.test)):
         content[name] = {"features": task.features, "labels": task.labels, "pad": task.pad}  # type: ignore[attr-defined]
-    content["fingerprint"] = {"score": data.score.signature()["inputs"], "test": data.test.signature()["inputs"]}
+    content["fingerprint"] = {"score": scored.signature()["inputs"], "test": data.test.signature()["inputs"]}
     return content
 
 

@@ -7,8 +7,9 @@
     python -m recipes.reproduce --paper V19 --gate-sentences 29000 --scratch 0.01
 
 Before it computes, it says how long each part will take here (`headcount … --dry-run`). Each part is a run directory
-under `--out`, and the same command resumes where it stopped. The page names every model or part that is missing; an
-incomplete page is written to `OUT/docs`, unless `--docs` says where.
+under `--out`, and the same command resumes where it stopped. With `--records docs/results`, finished parts are kept
+there as small files, too, so that the page can be computed part by part, on several machines. The page names every
+model or part that is missing; an incomplete page is written to `OUT/docs`, unless `--docs` says where.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from recipes.asking import count, counts, in_one_sentence, place
 from recipes.reproduce.experiments import PARTS, Experiment, Part, placed, read_experiments
 from recipes.reproduce.page import write_page
+from recipes.reproduce.records import Records
+from recipes.reproduce.resampling import resample
 from recipes.reproduce.running import Results, forecast, run_part
 from recipes.reproduce.speed import speed
-from recipes.reproduce.voita_parts import KINDS, control, gates_name, voita_parts
+from recipes.reproduce.voita_parts import KINDS, control, control_part, gates_name, voita_parts
 
 from headcount.errors import HeadcountError, unknown
 
@@ -34,47 +38,86 @@ def main(args: Sequence[str] | None = None) -> None:
     options = arguments(args)
     experiments = read_experiments(options.experiments)
     shared, out = Path(options.shared), place(options.out)
-    v19 = voita_parts(options, out)
-    parts = {"M19": PARTS, "V19": v19}
-    known = [*(part.name for part in (*PARTS, *v19)), "control", "speed"]
-    only = chosen("part", options.only, known)
-    names = chosen("experiment", options.experiment, [one.name for one in experiments])
-    papers = chosen("paper", options.paper, list(parts))
+    parts = {"M19": PARTS, "V19": voita_parts(options, out)}
+    asked = Asked(
+        chosen("part", options.only, [*(part.name for some in parts.values() for part in some), "control", "speed"]),
+        chosen("experiment", options.experiment, [one.name for one in experiments]),
+        chosen("paper", options.paper, list(parts)),
+        write=options.write,
+    )
     if not (shared / "data").is_dir():
         raise HeadcountError(f"there is no directory {shared / 'data'}; set --shared or HEADCOUNT_SHARED")
-    models = [Path(options.models), shared / "models"]
-    results = Results(sizes=vars(options))
-    work: list[tuple[Experiment, Experiment, Part, int, bool]] = []
-    for wanted in experiments:
-        one = placed(wanted, shared / "data", models)
-        results.add_experiment(wanted, found=one is not None)
+    records = Records(place(options.records) if options.records else None)
+    results, work = Results(sizes=vars(options)), list[Work]()
+    models = {one: placed(one, shared / "data", [Path(options.models), shared / "models"]) for one in experiments}
+    for wanted, one in models.items():
+        results.add_experiment(wanted)
         for paper, part in ((paper, part) for paper, some in parts.items() for part in some):
-            of_these = paper == "V19" or not one or not one.only or part.name in one.only
-            if one is not None and of_these and part.wanted(one):
-                compute = wanted.name in names and part.name in only and paper in papers and not options.write
-                work.append((wanted, one, part, _limit(part, one, options), compute))
-    asked = [(one, part, limit) for _, one, part, limit, compute in work if compute]
-    if asked and not options.no_forecast:
-        plain = ["control"] if "V19" in papers else []
-        untried = [name for name in (*plain, *(["speed"] if "M19" in papers else [])) if name in only]
-        forecast(out, asked, untried)
+            if part.wanted(wanted) and (paper == "V19" or not wanted.only or part.name in wanted.only):
+                limit = _limit(part, wanted, options)
+                if (run := records.read(wanted, part, limit, one)) is not None:
+                    results.add(wanted, part, run)
+                elif one is not None:
+                    work.append(Work(wanted, one, part, limit, asked.to_compute(wanted, part.name, paper)))
+        if one is None and not results.runs[wanted.name]:
+            results.miss_model(wanted)
+    computed = [each for each in work if each.compute]
+    if computed and not options.no_forecast:
+        named = (("V19", "control"), ("M19", "speed"))
+        untried = [name for paper, name in named if asked.to_compute(None, name, paper)]
+        forecast(out, [(each.one, each.part, each.limit) for each in computed], untried)
     if options.forecast:
         return
-    for wanted, one, part, limit, compute in work:
-        results.add(wanted, part, run_part(out, one, part, limit, compute))
-    for wanted, one in dict.fromkeys((wanted, one) for wanted, one, _, _, _ in work if one.treebank and one.translates):
-        for kinds in KINDS:
-            compute = "control" in only and wanted.name in names and "V19" in papers and not options.write
-            gated = [results.runs[wanted.name].get(gates_name(kinds, price)) for price in options.prices]
-            left = [run["path"] for run in gated if run is not None]
-            control_part = Part(f"control-{kinds}", f"{kinds} heads trained without gates", lambda one: [])
-            results.add(wanted, control_part, control(out, one, kinds, options, left, compute))
+    for each in work:
+        results.add(each.wanted, each.part, run_part(out, each.one, each.part, each.limit, each.compute))
+    for wanted, one in models.items():
+        for kinds in KINDS if wanted.treebank and wanted.translates else ():
+            part, limit = control_part(kinds, options), options.gate_sentences
+            if (run := records.read(wanted, part, limit, one)) is not None:
+                results.add(wanted, part, run)
+            elif one is not None:
+                gated = [results.runs[wanted.name].get(gates_name(kinds, price)) for price in options.prices]
+                left = [run["path"] for run in gated if run is not None and "path" in run]
+                compute = asked.to_compute(wanted, "control", "V19")
+                results.add(wanted, part, control(out, one, kinds, options, left, compute))
+                work.append(Work(wanted, one, part, limit, compute))
+        resample(results.runs[wanted.name], wanted.translates)
+    for each in work:
+        run = results.runs[each.wanted.name].get(each.part.name)
+        if run is not None:
+            records.keep(each.wanted, each.part, each.limit, run)
+    base = next((one.model for one in models.values() if one is not None and one.base), None)
+    compute = asked.to_compute(None, "speed", "M19") and not options.experiment
     sizes = {"num_hidden_layers": options.bench_layers} if options.bench_layers else {}
-    compute = "speed" in only and "M19" in papers and not options.write and not options.experiment
-    bases = [one.model for _, one, _, _, _ in work if one.base]
-    results.speed = speed(out, options.batch, options.rounds, compute, next(iter(bases), None), **sizes)
+    timed = ["bench", *map(str, options.batch), "--rounds", str(options.rounds), *sizes]
+    results.speed = records.take("speed", timed) or speed(out, options.batch, options.rounds, compute, base, **sizes)
+    if results.speed is not None:
+        records.put("speed", timed, results.speed)
     whole = not results.missing and results.speed is not None
     write_page(results, place(options.docs or (ROOT / "docs" if whole else out / "docs")))
+
+
+class Work(NamedTuple):
+    """A part that is not recorded. wanted, one: the experiment as declared, and with its real paths."""
+
+    wanted: Experiment
+    one: Experiment
+    part: Part
+    limit: int
+    compute: bool
+
+
+class Asked(NamedTuple):
+    """What the command line names."""
+
+    parts: list[str]
+    experiments: list[str]
+    papers: list[str]
+    write: bool
+
+    def to_compute(self, one: Experiment | None, part: str, paper: str) -> bool:
+        named = one is None or one.name in self.experiments
+        return named and part in self.parts and paper in self.papers and not self.write
 
 
 def _limit(part: Part, one: Experiment, options: argparse.Namespace) -> int:
@@ -104,6 +147,9 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", default="models", help="models made by the recipes: cola, en-de…")
     parser.add_argument("--experiments", help="a JSON list of other experiments; fields as in experiments.py")
     parser.add_argument("--out", default="reproduce", help="run directories")
+    parser.add_argument(
+        "--records", help="take finished parts from these small files, and keep them there: docs/results"
+    )
     parser.add_argument("--docs", help="where to write results.md and figures/; default docs/ if nothing is missing")
     parser.add_argument(
         "--only",

@@ -18,7 +18,6 @@ from recipes.reproduce.figures import (
     score,
     table,
 )
-from recipes.reproduce.resampling import compare_mt_p, effects, r_interval, reliability
 from recipes.reproduce.running import Results
 
 from headcount.heads import Head
@@ -72,7 +71,7 @@ def one_head(results: Results, figures: dict[str, str]) -> str:
         rows.append(
             [
                 *(name, run["n"], f"{metric_name(run)} {score(run['base'], run)}", found["heads"]),
-                *(found["significant"], found["better"], _compared(run, results, name), found["holm"]),
+                *(found["significant"], found["better"], _compared(run), found["holm"]),
                 f"± {precision(run)}",
                 f"{worst['head']} {points(worst['change'], run)}",
             ]
@@ -87,14 +86,12 @@ def one_head(results: Results, figures: dict[str, str]) -> str:
     return table(columns, rows) + matrix + "\n\n" + "\n".join(pictures)
 
 
-def _compared(run: dict[str, Any], results: Results, name: str) -> str:
+def _compared(run: dict[str, Any]) -> str:
     """How many heads are significant by compare-mt's one-sided paired bootstrap, M19's test of translators."""
-    kept = effects(run, results.experiments[name].translates)
-    if kept is None or not results.experiments[name].translates:
+    if "compare_mt_p" not in run:
         return ""
-    surely = compare_mt_p(kept) < ALPHA
-    better = sum(gain(row["change"], run) > 0 for row, sure in zip(run["heads"], surely, strict=True) if sure)
-    return f"{int(surely.sum())}, {better} better off"
+    surely = [row for row, p in zip(run["heads"], run["compare_mt_p"], strict=True) if p < ALPHA]
+    return f"{len(surely)}, {sum(gain(row['change'], run) > 0 for row in surely)} better off"
 
 
 def _matrix(run: dict[str, Any]) -> str:
@@ -186,11 +183,8 @@ def domains(results: Results, figures: dict[str, str]) -> str:
         pictures.append(f"![{name}: effect of each head in and out of domain](figures/{file})")
         bases = f"{score(here['base'], here)} / {score(other['base'], other)}"
         size = f"{here['n']} / {other['n']}"
-        sentences = [effects(run, results.experiments[name].translates) for run in (here, other)]
-        interval, halves = "", ""
-        if sentences[0] is not None and sentences[1] is not None:
-            interval = "{:.2f} to {:.2f}".format(*r_interval(sentences[0], sentences[1]))
-            halves = f"{reliability(sentences[0]):.2f} / {reliability(sentences[1]):.2f}"
+        interval = "{:.2f} to {:.2f}".format(*other["r_interval"]) if "r_interval" in other else ""
+        halves = " / ".join(f"{run['reliability']:.2f}" if "reliability" in run else "?" for run in (here, other))
         r = [f"{both.pearson:.2f}", interval, f"{both.pearson_p:.1g}", halves, f"{without_largest(here, other):.2f}"]
         rows.append([name, size, bases, *r, f"{both.spearman:.2f}"])
         if counted(here)["significant"] < FEW:

@@ -22,6 +22,19 @@ CHECKSUM = 32  # bytes in front of a shard
 HALF = 0.5  # of the sentences: how many compare-mt draws
 
 
+def resample(runs: Mapping[str, dict[str, Any]], translates: bool) -> None:
+    """Add to the ablations of one experiment, in and out of domain, what their sentences say, if they are still there:
+    `reliability`, a translator's `compare_mt_p` by head, and out of domain `r_interval`."""
+    found = {part: effects(runs[part], translates) for part in ("ablate", "other") if part in runs}
+    sides = {part: one for part, one in found.items() if one is not None}
+    for part, one in sides.items():
+        runs[part]["reliability"] = reliability(one)
+        if translates:
+            runs[part]["compare_mt_p"] = compare_mt_p(one).tolist()
+    if len(sides) == 2:
+        runs["other"]["r_interval"] = r_interval(sides["ablate"], sides["other"])
+
+
 class Effects(NamedTuple):
     """Statistics of every sentence with each head off, (heads, N, S), and of the whole model, (N, S)."""
 
@@ -38,7 +51,8 @@ class Effects(NamedTuple):
 def effects(run: Mapping[str, Any], translates: bool) -> Effects | None:
     """Of a finished ablation of every head; None if its directory has no shards of sentences any more."""
     found = []
-    for file in sorted(Path(run["directory"], "outcomes").glob("*.shard")):
+    directory = run.get("directory")
+    for file in sorted(Path(directory, "outcomes").glob("*.shard")) if directory else []:
         content = file.read_bytes()
         if hashlib.sha256(content[CHECKSUM:]).digest() == content[:CHECKSUM]:
             values = load(content[CHECKSUM:]).get("values")  # (examples, masks, S), the whole model first

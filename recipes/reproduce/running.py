@@ -32,18 +32,19 @@ class Results:
     speed: dict[str, Any] | None = None
     sizes: dict[str, Any] = field(default_factory=dict)
 
-    def add_experiment(self, one: Experiment, found: bool) -> None:
+    def add_experiment(self, one: Experiment) -> None:
         self.experiments[one.name] = one
         self.runs[one.name] = {}
-        if not found:
-            how = f" (made by `{one.recipe}`)" if one.recipe else ""
-            self.missing.append(f"{one.name}: no model {one.model}{how}")
+
+    def miss_model(self, one: Experiment) -> None:
+        how = f" (made by `{one.recipe}`)" if one.recipe else ""
+        self.missing.append(f"{one.name}: no model {one.model}{how}")
 
     def add(self, one: Experiment, part: Part, run: dict[str, Any] | None) -> None:
         if run is None:
             self.missing.append(f"{one.name}: {part.title} not computed yet")
         else:
-            self.runs[one.name][part.name] = run
+            self.runs[one.name][part.name] = _undefined_as_nan(run)
 
     @property
     def parts(self) -> set[str]:
@@ -66,7 +67,7 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
     """The part's `run.json`, computed first if necessary; None if there is none."""
     path, command = directory_of(out, one, part, limit)
     known = read_run(path)
-    if known is not None and known["signature"]["model"]["fingerprint"] != _weights(part.model(one)):
+    if known is not None and known["signature"]["model"]["fingerprint"] != weights_of(part.model(one)):
         raise HeadcountError(f"{path} is a run with other weights than {part.model(one)} has now; remove it")
     if not (known and known.get("finished")) and compute:
         begun = time.monotonic()
@@ -79,7 +80,7 @@ def run_part(out: Path, one: Experiment, part: Part, limit: int, compute: bool =
             return None
         print(f"  done in {(time.monotonic() - begun) / 60:.1f} minutes", flush=True)
         known = read_run(path)
-    return {**_undefined_as_nan(known), "directory": str(path)} if known and known.get("finished") else None
+    return {**known, "directory": str(path)} if known and known.get("finished") else None
 
 
 def forecast(out: Path, asked: list[tuple[Experiment, Part, int]], untried: list[str]) -> float:
@@ -109,7 +110,7 @@ def forecast(out: Path, asked: list[tuple[Experiment, Part, int]], untried: list
 
 
 @cache
-def _weights(model: str) -> str:
+def weights_of(model: str) -> str:
     """The fingerprint of a model's weights, as runs keep it."""
     return model_signature(load(model, dtype=torch.float32))["fingerprint"]
 

@@ -58,6 +58,12 @@ def _has_gates(kinds: str) -> Callable[[Experiment], bool]:
     return lambda one: one.treebank is not None and (one.translates or kinds == "all")
 
 
+def control_part(kinds: str, options: argparse.Namespace) -> Part:
+    """What the gates on these kinds are compared with; `control` computes it, and not a command."""
+    sizes = (str(options.gate_epochs), options.gate_lr)
+    return Part(f"control-{kinds}", f"{kinds} heads trained without gates", lambda one: ["control", one.model, *sizes])
+
+
 def _scored(method: str) -> Callable[[Experiment], list[str]]:
     return lambda one: [
         "importance", one.model, "--data", one.data, *one.aligned("--target-data", "data"), "--method", method

@@ -155,6 +155,44 @@ def test_nothing_finished_is_computed_again(written, monkeypatch):
     assert (out / "docs" / "results.md").read_bytes() == before
 
 
+def test_records_stand_in_for_the_runs_and_the_models_behind_them(written, place, tmp_path, monkeypatch):
+    """The page is the same to the digits that it shows, from small files that name no place on this machine."""
+    from recipes.reproduce import running
+    from recipes.reproduce.__main__ import main
+
+    out, asked = written
+    records = ["--records", str(tmp_path / "records")]
+    main([*asked, "--write", *records])
+    monkeypatch.setattr(running, "call", None)
+    bare = tmp_path / "shared"
+    (bare / "data").mkdir(parents=True)
+    elsewhere = ["--shared", str(bare), "--out", str(tmp_path / "runs"), "--docs", str(tmp_path / "docs")]
+    main([*asked, *elsewhere, *records])
+    page, again = ((folder / "docs" / "results.md").read_text() for folder in (out, tmp_path))
+    assert again == page
+    files = list((tmp_path / "records").iterdir())
+    assert len(files) > 20
+    assert not any(str(root) in file.read_text() for file in files for root in (out, place, tmp_path))
+    main([*asked, *elsewhere, *records, "--sentences", "4", "--write"])  # another command has no record
+    assert "| Toy en-fr | 3 |" in page
+    assert "| Toy en-fr | 3 |" not in (tmp_path / "docs" / "results.md").read_text()
+
+
+def test_a_record_of_other_weights_is_not_taken(written, place, tmp_path):
+    from recipes.reproduce.experiments import PARTS, Experiment
+    from recipes.reproduce.records import Records
+
+    records, one = Records(tmp_path), Experiment("Toy", str(place / "models" / "classifier"), "dev.tsv", "train.tsv")
+    (run,) = (json.loads(file.read_text()) for file in (written[0] / "runs").glob("toy-ablate-*/run.json"))
+    records.keep(one, PARTS[0], 6, run)
+    assert records.read(one, PARTS[0], 6, one)["heads"]
+    assert records.read(one, PARTS[0], 7, one) is None
+    run["signature"]["model"]["fingerprint"] = "other"
+    records.keep(one, PARTS[0], 6, run)
+    assert records.read(one, PARTS[0], 6, one) is None
+    assert records.read(one, PARTS[0], 6, None)["heads"]  # the model is elsewhere
+
+
 def test_a_page_with_something_missing_does_not_replace_the_published_one(written, monkeypatch):
     from recipes.reproduce import __main__ as reproduce
 
@@ -401,7 +439,7 @@ def test_a_run_of_other_weights_is_refused(written, place):
     from recipes.reproduce.__main__ import main
 
     _, asked = written
-    running._weights.cache_clear()
+    running.weights_of.cache_clear()
     classifier = place / "models" / "classifier"
     model = tiny_models.bert(pad_token_id=0)
     model.classifier.weight.data += 1
