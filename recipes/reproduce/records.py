@@ -15,7 +15,7 @@ from recipes.reproduce.running import weights_of
 
 from headcount.files import read_object, to_json, write_whole
 
-LEFT_OUT = ("arguments", "directory", "path", "text", "removed")  # paths, and what the page does not show
+LEFT_OUT = ("arguments", "directory", "path", "report", "removed")  # paths, and what the page does not show
 
 
 @dataclass(frozen=True)
