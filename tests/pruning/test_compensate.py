@@ -20,6 +20,8 @@ from headcount.pruning.compensation import (
     REPRODUCED,
     WELL_CONDITIONED,
     NormalEquations,
+    _left_over,
+    _over_own_block,
     gram_matrix,
     ridge_change,
     unexplained,
@@ -119,6 +121,40 @@ def test_unexplained_is_the_residual_of_a_regression_on_the_other_units():
                 expected[:, own] = centred[:, own] - others @ torch.linalg.solve(ridge, others.T @ centred[:, own])
             errors.append(float((found - expected).abs().max()))
         assert min(*errors, float((found - centred).abs().max())) < 1e-4
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_what_is_left_over_follows_from_the_inverse(width):
+    """The squares of the residual itself, M^T G M, multiplied out."""
+    outputs = torch.randn(40, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gram, penalty = outputs.T @ outputs, 0.7
+    inverse = torch.linalg.inv(gram + penalty * torch.eye(12))
+    matrix = _over_own_block(inverse, width)
+    assert torch.allclose(_left_over(inverse, penalty, width), (matrix.T @ gram @ matrix).diagonal())
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_a_refit_leaves_what_unexplained_needs(name):
+    """The sums over the units' outputs, the same as from a pass of the refitted model."""
+    model = ZooTask.model(name)
+    task = ZooTask(name, model, n=12)
+    seen = Calibration(model, task)
+    adjusted = compensate(remove(model, third(model)), model, task, "refit", calibration=seen)
+    kept = dict(seen.outputs.get(adjusted, {}))
+    assert name.startswith("albert") == (not kept)  # its one layer runs again, on what its refit has changed
+    for site in (site for site in whole_anatomy(adjusted).sites if site.name in kept):
+        context = torch.cat([
+            seen.contexts(adjusted, batch, [site])[site.name][used[site.name]]
+            for batch, used in zip(seen.batches, seen.used, strict=True)
+        ])  # fmt: skip
+        sums, gram = kept[site.name], context.T @ context
+        assert sums.rows == len(context)
+        assert torch.allclose(sums.gram.float(), gram, rtol=1e-4, atol=1e-4 * float(gram.diagonal().max())), site.name
+        if sums.centred:
+            assert torch.allclose(sums.sum.float(), context.sum(0), rtol=1e-4, atol=1e-3), site.name
+    sites = {site.name for site in whole_anatomy(adjusted).sites if site.kept}
+    assert unexplained(adjusted, seen).keys() == sites
+    assert adjusted not in seen.outputs  # taken
 
 
 def test_what_others_reproduce_counts_for_nothing():

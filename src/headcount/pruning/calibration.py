@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,8 @@ class Calibration:
         self.order: list[str] = []
         self.targets: list[dict[str, Tensor]] = []  # per batch, site: (n, d) of the n tokens that count
         self.used: list[dict[str, Tensor]] = []  # per batch, site: (calls * B * T,)
+        # By model that was refitted, and site: the sums of its units' outputs that the refit made, for what comes next.
+        self.outputs: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         training = whole.training

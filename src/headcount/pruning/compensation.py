@@ -114,6 +114,8 @@ def _refit(site: Site, seen: Calibration, forward: LayerwiseForward) -> None:
         half = len(context) // 2
         folds[0].add(context[:half], missing[:half])
         folds[1].add(context[half:], missing[half:])
+    if not forward.shared:  # a layer that runs again is given other inputs once it is refitted
+        seen.outputs.setdefault(forward.model, {})[site.name] = OutputSums.of(folds, width, has_bias)
     change = ridge_change(folds, penalised=width)  # (width [+ 1], d)
     if not bool(change.isfinite().all()):
         raise HeadcountError(
@@ -132,26 +134,44 @@ def unexplained(model: nn.Module, seen: Calibration) -> dict[str, Residual]:
     I)^-1, the residual of the columns U of a unit after their ridge regression on all others is C P[:, U] P[U, U]^-1:
     one inverse per site gives them all, as in the optimal brain surgeon (Hassibi and Stork 1993; ZipLM, Kurtic et al.
     2023).
+
+    Sites that have been refitted with the same calibration set are not run again: a refit leaves their units' outputs
+    as they are.
     """
     sites = [site for site in whole_anatomy(model).sites if site.kept]
-    sums = {site.name: _Outputs(site.width * len(site.kept), site.output.bias is not None) for site in sites}
+    sums = seen.outputs.pop(model, {})
+    others = [site for site in sites if site.name not in sums]
+    sums |= {site.name: OutputSums.empty(site.width * len(site.kept), site.output.bias is not None) for site in others}
     training = model.training
     model.eval()
     try:
-        for batch, used in zip(seen.batches, seen.used, strict=True):
-            for name, context in seen.contexts(model, batch, sites).items():
+        for batch, used in zip(seen.batches, seen.used, strict=True) if others else ():
+            for name, context in seen.contexts(model, batch, others).items():
                 sums[name].add(context[used[name]])
     finally:
         model.train(training)
-    return {site.name: sums[site.name].residual(site.width) for site in sites if sums[site.name].rows}
+    found = ((site, sums.pop(site.name)) for site in sites)
+    return {site.name: outputs.residual(site.width) for site, outputs in found if outputs.rows}
 
 
-class _Outputs:
+@dataclass
+class OutputSums:
     """Sums over rows of the outputs c (n, width) of a site's units: all that `unexplained` needs of them."""
 
-    def __init__(self, width: int, centred: bool) -> None:
-        self.gram, self.sum = (torch.zeros(*size, dtype=torch.float64) for size in ((width, width), (width,)))
-        self.rows, self.centred = 0, centred
+    gram: Tensor  # (width, width)
+    sum: Tensor  # (width,)
+    rows: int
+    centred: bool  # whether a bias can stand in for their mean
+
+    @classmethod
+    def empty(cls, width: int, centred: bool) -> OutputSums:
+        return cls(torch.zeros(width, width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64), 0, centred)
+
+    @classmethod
+    def of(cls, folds: Sequence[NormalEquations], width: int, centred: bool) -> OutputSums:
+        """From those of a refit, whose last column is the bias, if there is one."""
+        gram, rows = torch.stack([fold.gram for fold in folds]).sum(0), sum(fold.rows for fold in folds)
+        return cls(gram[:width, :width], gram[:width, -1] if centred else gram.new_zeros(width), rows, centred)
 
     def add(self, context: Tensor) -> None:
         self.gram += gram_matrix(context)
@@ -166,25 +186,39 @@ class _Outputs:
         mean = self.sum / self.rows if self.centred else torch.zeros_like(self.sum)
         gram = self.gram - self.rows * torch.outer(mean, mean)
         scale = max(float(gram.diagonal().mean()), 1e-12)
-        best, least = torch.eye(len(gram), dtype=gram.dtype), float(len(gram))
-        for penalty in REPRODUCED:
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + penalty * scale * torch.eye(len(gram))))
-            matrix = _over_own_block(inverse, width)
-            fitted = len(gram) - penalty * scale * float(inverse.diagonal().sum())  # degrees of freedom
-            left = (matrix * (gram @ matrix)).sum(0) / gram.diagonal().clamp_min(1e-12 * scale)
+        best, least = None, float(len(gram))
+        for penalty in (share * scale for share in REPRODUCED):
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + penalty * torch.eye(len(gram)).to(gram)))
+            fitted = len(gram) - penalty * float(inverse.diagonal().sum())  # degrees of freedom
+            left = _left_over(inverse, penalty, width) / gram.diagonal().clamp_min(1e-12 * scale)
             error = float(left.sum()) / max(1e-3, 1 - fitted / self.rows) ** 2
             if error < least:
-                best, least = matrix, error
-        return Residual(best.float(), mean.float())
+                best, least = inverse, error
+        matrix = torch.eye(len(gram)) if best is None else _over_own_block(best, width).float()
+        return Residual(matrix, mean.float())
+
+
+def _left_over(inverse: Tensor, penalty: float, width: int) -> Tensor:
+    """The squared residual of every column, (k,): diag M^T G M with M = P[:, U] P[U, U]^-1 for each unit's columns U.
+
+    As G = P^-1 - penalty I, that is diag B - penalty B P[:, U]^T P[:, U] B with B = P[U, U]^-1: no product with G.
+    """
+    blocks, own = _blocks(inverse, width)
+    inverted = torch.linalg.inv(own)  # (units, width, width)
+    left = inverted - penalty * inverted @ (blocks.mT @ blocks) @ inverted
+    return left.diagonal(dim1=1, dim2=2).flatten()
 
 
 def _over_own_block(inverse: Tensor, width: int) -> Tensor:
     """P[:, U] P[U, U]^-1 for the columns U of every unit, side by side: (k, k)."""
-    if width == 1:
-        return inverse / inverse.diagonal()
-    blocks = inverse.unflatten(1, (-1, width)).transpose(0, 1)  # (units, k, width)
-    own = torch.stack([inverse[at : at + width, at : at + width] for at in range(0, len(inverse), width)])
+    blocks, own = _blocks(inverse, width)
     return torch.linalg.solve(own, blocks.mT).mT.transpose(0, 1).flatten(1)
+
+
+def _blocks(inverse: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """P[:, U] (units, k, width) and P[U, U] (units, width, width) of the columns U of every unit."""
+    blocks = inverse.unflatten(1, (-1, width)).transpose(0, 1)
+    return blocks, torch.stack([inverse[at : at + width, at : at + width] for at in range(0, len(inverse), width)])
 
 
 def _columns(site: Site) -> Tensor:
