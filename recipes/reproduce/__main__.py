@@ -7,7 +7,7 @@
     python -m recipes.reproduce --paper V19 --gate-sentences 29000 --scratch 0.01
 
 Before it computes, it says how long each part will take here (`headcount … --dry-run`). Each part is a run directory
-under `--out`, and the same command resumes where it stopped. With `--records docs/results`, finished parts are kept
+under `--out`, and the same command resumes where it stopped. With `--records docs/records`, finished parts are kept
 there as small files, too, so that the page can be computed part by part, on several machines. The page names every
 model or part that is missing; an incomplete page is written to `OUT/docs`, unless `--docs` says where.
 """
@@ -148,7 +148,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--experiments", help="a JSON list of other experiments; fields as in experiments.py")
     parser.add_argument("--out", default="reproduce", help="run directories")
     parser.add_argument(
-        "--records", help="take finished parts from these small files, and keep them there: docs/results"
+        "--records", help="take finished parts from these small files, and keep them there: docs/records"
     )
     parser.add_argument("--docs", help="where to write results.md and figures/; default docs/ if nothing is missing")
     parser.add_argument(
