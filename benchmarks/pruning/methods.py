@@ -7,19 +7,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from benchmarks.pruning import textpruner
 from benchmarks.pruning.data import Data, typical
 from benchmarks.pruning.kwon import Kwon
 from headcount.errors import HeadcountError
+from headcount.heads import Head
 from headcount.pruning import Pruning
 from headcount.pruning.calibration import Calibration
+from headcount.pruning.compensation import Elimination, unexplained
 from headcount.pruning.cut_size import bisect, cut_sizes
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.unit_costs import flops_of
+from headcount.structure import is_transposed, whole_anatomy
 from headcount.surgery import remove
 
 OURS = "ours"
 BASELINES = ("kwon", "kwon-clip", "textpruner")
+
+
+class Reconstruction(CutSearch):
+    """The same search by ZipLM's criterion (Kurtic et al. 2023), without gradients: how much of what a site passes on,
+    as a share of its squares, is lost with a unit although the others have been refitted."""
+
+    def expected_losses(self, model: nn.Module) -> tuple[dict[Head | str, float], dict[str, Elimination]]:
+        seen = self.calibration
+        assert seen is not None
+        losses: dict[Head | str, float] = {}
+        eliminations = {}
+        sites = {site.name: site for site in whole_anatomy(model).sites}
+        for name, found in unexplained(model, seen).items():
+            site = sites[name]
+            passed_on = sum(float(targets[name].square().sum()) for targets in seen.targets)
+            weight = site.output.weight.T if is_transposed(site.output) else site.output.weight  # (d, k)
+            by_unit = found.matrix.unflatten(1, (-1, site.width)).transpose(0, 1).double()  # (units, k, width)
+            left = torch.linalg.inv(found.own) - found.penalty * by_unit.mT @ by_unit  # of G: see `_left_over`
+            columns = weight.detach().double().unflatten(1, (-1, site.width)).transpose(0, 1)  # (units, d, width)
+            lost = (columns @ left * columns).sum((1, 2)) / passed_on
+            losses |= dict(zip(site.heads, lost.tolist(), strict=True))
+            eliminations[name] = Elimination(found, site.kept)
+        return losses, eliminations
 
 
 class Ours:
@@ -28,12 +57,14 @@ class Ours:
     Units are scored on as many examples as `prune` takes by default; all of the data is there for calibration.
     """
 
-    def __init__(self, data: Data, units: tuple[str, ...]) -> None:
+    def __init__(
+        self, data: Data, units: tuple[str, ...], method: str = "search", search: type[CutSearch] = CutSearch
+    ) -> None:
         self.data, self.before = data, flops_of(data.model, data.score)
-        settings = Pruning(flops=0.99, units=units)
+        settings = Pruning(flops=0.99, units=units, method=method)
         scored = data.score.subset(range(min(len(data.score), settings.score_examples)))
         calibration = Calibration(data.model, data.score)
-        self.search = CutSearch(data.model, scored, settings, calibration=calibration)
+        self.search = search(data.model, scored, settings, calibration=calibration)
         self.steps = self.search.cuts(cut_sizes(settings, self.search.total))
         self.made = [self.search.whole]
 
@@ -63,6 +94,8 @@ def maker(method: str, data: Data, results: Path) -> Callable[[float], Any]:
         return Kwon(data.model, data.score, typical(data.score), beyond).prune
     if method == "textpruner":
         return partial(textpruner.rebuild, data, results)
+    if method in ("surgeon", "ziplm"):
+        return Ours(data, METHODS[method], "surgeon", Reconstruction if method == "ziplm" else CutSearch).prune
     return Ours(data, METHODS[method]).prune
 
 
@@ -71,6 +104,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "heads": ("heads",),
     "neurons": ("neurons",),
     OURS: ("heads", "neurons"),
+    "surgeon": ("heads", "neurons"),
+    "ziplm": ("heads", "neurons"),
     "kwon": ("heads", "neurons"),
     "kwon-clip": ("heads", "neurons"),
     "textpruner": ("heads", "neurons"),

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from headcount.errors import HeadcountError, counted, unknown
 from headcount.heads import asked_units
 
-Method = Literal["search", "refitted", "michel", "reestimated", "fisher", "interactions"]
+Method = Literal["search", "surgeon", "refitted", "michel", "reestimated", "fisher", "interactions"]
 Compensation = Literal["refit", "mean", "none"]
 Cost = Literal["flops", "params", "time"]
 Overlap = Literal["refuse", "drop", "allow"]
@@ -35,6 +35,7 @@ class SearchMethod:
     reestimated: the gradients are taken again after each step, in the pruned model.
     compensated: … in the pruned and compensated model, which is the one that will be used.
     unexplained: where units are compared by cost and refitted, only what the others cannot reproduce counts.
+    one_by_one: … and with each unit that is chosen, what the others of its site could not reproduce without it.
     about: one line for the documentation.
     """
 
@@ -44,6 +45,7 @@ class SearchMethod:
     compensated: bool
     about: str
     unexplained: bool = False
+    one_by_one: bool = False
 
 
 SEARCHES: dict[str, SearchMethod] = {
@@ -54,6 +56,9 @@ SEARCHES: dict[str, SearchMethod] = {
     "refitted": SearchMethod("interactions", "squares", True, True, "the same in the compensated model"),
     "search": SearchMethod(
         "interactions", "squares", True, True, "and, by cost, only of what the other units cannot reproduce", True
+    ),
+    "surgeon": SearchMethod(
+        "interactions", "squares", True, True, "and, within a step, of what those that are left cannot", True, True
     ),
 }
 

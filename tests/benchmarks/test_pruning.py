@@ -53,6 +53,14 @@ def run(benchmark, out, *more):
     return json.loads((out / "table.json").read_text())
 
 
+def test_other_ways_to_choose_units_meet_the_flops(benchmark, tmp_path):
+    results = run(benchmark, tmp_path, "--data", "sst2", "--methods", "surgeon,ziplm")
+    (one,) = results["data"]
+    assert [row["method"] for row in one["rows"]] == ["surgeon", "ziplm"] * 2
+    assert all(row["flops"] >= row["asked"] for row in one["rows"])
+    assert one["rows"][2]["left"] != one["rows"][3]["left"]
+
+
 def test_the_table_and_its_parts(benchmark, tmp_path, capsys):
     methods = ("--data", "sst2,mrpc,cola", "--methods", "ours,kwon")
     results = run(benchmark, tmp_path, *methods)

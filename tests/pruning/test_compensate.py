@@ -19,13 +19,17 @@ from headcount.pruning.compensation import (
     PENALTIES,
     REPRODUCED,
     WELL_CONDITIONED,
+    Elimination,
     NormalEquations,
+    OutputSums,
     _left_over,
     _over_own_block,
     gram_matrix,
     ridge_change,
     unexplained,
 )
+from headcount.pruning.search_methods import Candidate, cheapest_by_cost
+from headcount.pruning.unit_costs import CostTable
 from headcount.scoring import unit_moments
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import remove
@@ -131,6 +135,49 @@ def test_what_is_left_over_follows_from_the_inverse(width):
     inverse = torch.linalg.inv(gram + penalty * torch.eye(12))
     matrix = _over_own_block(inverse, width)
     assert torch.allclose(_left_over(inverse, penalty, width), (matrix.T @ gram @ matrix).diagonal())
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_residuals_grow_as_those_who_could_stand_in_go(width):
+    """Against one ridge regression per unit on those that are left, written out."""
+    rows = torch.randn(60, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows[:, :width] = rows[:, width : 2 * width] + 0.1 * rows[:, :width]  # the first two units are nearly twins
+    sums = OutputSums.empty(12, centred=False)
+    sums.add(rows)
+    found, units = sums.residual(width), list(range(5, 5 + 12 // width))  # their names begin at 5
+    elimination = Elimination(found, units)
+
+    def columns(unit):
+        return range((unit - 5) * width, (unit - 4) * width)
+
+    def squares(unit, gone):
+        others = [column for one in units if one not in (unit, *gone) for column in columns(one)]
+        own, among = rows[:, list(columns(unit))], rows[:, others]
+        ridge = among.T @ among + found.penalty * torch.eye(len(others))
+        return float((own - among @ torch.linalg.solve(ridge, among.T @ own)).square().sum())
+
+    for gone in ([], [units[1]], [units[1], units[3]]):
+        if gone:
+            elimination.remove(gone[-1])
+        for unit in (unit for unit in units if unit not in gone):
+            assert elimination.growth(unit) == pytest.approx(squares(unit, gone) / squares(unit, []), rel=1e-3)
+    grown = {unit: elimination.growth(unit) for unit in units if unit not in gone}
+    assert max(grown, key=grown.get) == units[0]  # whose twin is gone
+
+
+def test_of_twins_one_stays():
+    """Without each other they are worth as much as any; with each other, nothing."""
+    rows = torch.randn(200, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows[:, 1] = rows[:, 0]
+    sums = OutputSums.empty(6, centred=False)
+    sums.add(rows)
+    found, site = sums.residual(1), "encoder_ffn.0"
+    worth = [0.01, 0.01, 1.0, 1.1, 1.2, 1.3]
+    candidates = [Candidate(loss, (Head("encoder_ffn", 0, index),)) for index, loss in enumerate(worth)]
+    table = CostTable({site: np.arange(7.0)})
+    for known, expected in (({}, {0, 1}), ({site: Elimination(found, range(6))}, {0, 2})):
+        chosen = cheapest_by_cost(candidates, table, {site: 6}, 2.0, known)
+        assert {head.index for head in chosen} == expected
 
 
 @pytest.mark.parametrize("name", zoo.FAMILIES)

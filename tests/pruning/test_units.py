@@ -45,6 +45,22 @@ def test_a_share_of_the_flops_is_saved(model, tasks, units):
         assert all(width in (0, before[name]) for name, width in widths(pruned.model).items())
 
 
+def test_the_surgeon_keeps_one_of_two_that_can_stand_in_for_each_other(model, tasks):
+    """All pairs of neurons are twins: by one inverse, both of a pair look as if nothing were lost with them."""
+    for layer in model.bert.encoder.layer:
+        dense = layer.intermediate.dense
+        with torch.no_grad():
+            dense.weight[1::2], dense.bias[1::2] = dense.weight[::2], dense.bias[::2]
+    task = classification(0, 60)
+    pairs = {}
+    for method in ("search", "surgeon"):
+        search = CutSearch(model, task, Pruning(flops=0.5, units="neurons", method=method, step=0.4))
+        removed = set(next(search.cuts([400])).removed)
+        twins = [(head, Head(head.kind, head.layer, head.index + 1)) for head in anatomy(model, "neurons").heads[::2]]
+        pairs[method] = sum(one in removed and other in removed for one, other in twins)
+    assert pairs["surgeon"] < pairs["search"] / 2
+
+
 def test_neurons_are_kept_in_multiples_that_kernels_like(model, tasks):
     pruned = prune(model, *tasks, flops=0.3, units="neurons")
     left = [count for name, count in widths(pruned.model).items() if "_ffn" in name]

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from scipy.linalg import solve_triangular
 from torch import Tensor, nn
 
 from headcount.engine import Progress
@@ -127,7 +129,7 @@ def _refit(site: Site, seen: Calibration, forward: LayerwiseForward) -> None:
             output.bias += change[-1].to(output.bias)
 
 
-def unexplained(model: nn.Module, seen: Calibration) -> dict[str, Residual]:
+def unexplained(model: nn.Module, seen: Calibration) -> dict[str, Unexplained]:
     """By site: the part of each unit's output that the other units there cannot reproduce, and a refit therefore loses.
 
     With G the Gram matrix of the units' outputs (centred, if a bias can stand in for their mean) and P = (G + penalty
@@ -154,6 +156,64 @@ def unexplained(model: nn.Module, seen: Calibration) -> dict[str, Residual]:
     return {site.name: outputs.residual(site.width) for site, outputs in found if outputs.rows}
 
 
+@dataclass(frozen=True, eq=False)
+class Unexplained(Residual):
+    """The residuals of a site's units.
+
+    own: P[U, U] of the columns U of every unit, (units, width, width). penalty: of the regressions.
+    """
+
+    own: Tensor
+    penalty: float
+
+
+class Elimination:
+    """Units of one site that are removed one after another: the residuals of the others grow, as there are fewer left
+    to reproduce them.
+
+    With R the columns that are gone and L L^T = P[R, R], P of the others is P - Z^T Z with Z = L^-1 P[R, :], which gets
+    new rows with each unit that goes.
+    """
+
+    def __init__(self, found: Unexplained, kept: Sequence[int]) -> None:
+        self.places = {index: place for place, index in enumerate(kept)}
+        self.found, self.own = found, found.own.double().numpy()
+        self.gone = np.zeros((0, len(found.matrix)))  # Z, (|R|, k)
+
+    def growth(self, index: int) -> float:
+        """By what factor the squared residual of a unit has grown."""
+        before, now = (self._squares(columns, index) for columns in (self._column(index), self._now(index)))
+        return now / before
+
+    def remove(self, index: int) -> None:
+        now = self._now(index)
+        root = np.linalg.cholesky(_positive(now[self._rows(index)]))
+        self.gone = np.concatenate([self.gone, solve_triangular(root, now.T, lower=True)])
+
+    def _column(self, index: int) -> np.ndarray:
+        """P[:, U] before anything was removed, (k, width)"""
+        return self.found.matrix[:, self._rows(index)].double().numpy() @ self.own[self.places[index]]
+
+    def _now(self, index: int) -> np.ndarray:
+        return self._column(index) - self.gone.T @ self.gone[:, self._rows(index)]
+
+    def _squares(self, columns: np.ndarray, index: int) -> float:
+        """The squared residual of a unit with these P[:, U]: see `_left_over`."""
+        inverse = np.linalg.inv(_positive(columns[self._rows(index)]))
+        left = np.trace(inverse - self.found.penalty * inverse @ (columns.T @ columns) @ inverse)
+        return max(float(left), 1e-6 * float(np.trace(inverse)))
+
+    def _rows(self, index: int) -> slice:
+        width, place = self.own.shape[-1], self.places[index]
+        return slice(place * width, (place + 1) * width)
+
+
+def _positive(matrix: np.ndarray) -> np.ndarray:
+    """A symmetric matrix as positive definite as it is but for rounding."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * values.clip(min=1e-9 * max(1e-30, float(values.max())))) @ vectors.T
+
+
 @dataclass
 class OutputSums:
     """Sums over rows of the outputs c (n, width) of a site's units: all that `unexplained` needs of them."""
@@ -178,7 +238,7 @@ class OutputSums:
         self.sum += context.sum(0)
         self.rows += len(context)
 
-    def residual(self, width: int) -> Residual:
+    def residual(self, width: int) -> Unexplained:
         """For units of this many columns each, with the penalty that predicts best by generalised cross-validation.
 
         Where the others predict nothing, which a large penalty says, a unit's whole output is its residual.
@@ -186,16 +246,17 @@ class OutputSums:
         mean = self.sum / self.rows if self.centred else torch.zeros_like(self.sum)
         gram = self.gram - self.rows * torch.outer(mean, mean)
         scale = max(float(gram.diagonal().mean()), 1e-12)
-        best, least = None, float(len(gram))
+        best, least, chosen = None, float(len(gram)), 0.0
         for penalty in (share * scale for share in REPRODUCED):
             inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + penalty * torch.eye(len(gram)).to(gram)))
             fitted = len(gram) - penalty * float(inverse.diagonal().sum())  # degrees of freedom
             left = _left_over(inverse, penalty, width) / gram.diagonal().clamp_min(1e-12 * scale)
             error = float(left.sum()) / max(1e-3, 1 - fitted / self.rows) ** 2
             if error < least:
-                best, least = inverse, error
-        matrix = torch.eye(len(gram)) if best is None else _over_own_block(best, width).float()
-        return Residual(matrix, mean.float())
+                best, least, chosen = inverse, error, penalty
+        if best is None:
+            best = torch.eye(len(gram)).to(gram)
+        return Unexplained(_over_own_block(best, width).float(), mean.float(), _blocks(best, width)[1], chosen)
 
 
 def _left_over(inverse: Tensor, penalty: float, width: int) -> Tensor:

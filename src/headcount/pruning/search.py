@@ -15,7 +15,7 @@ from headcount.engine import Progress
 from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.compensation import compensate, unexplained
+from headcount.pruning.compensation import Elimination, compensate, unexplained
 from headcount.pruning.search_methods import (
     PICKERS,
     candidates_of,
@@ -30,7 +30,7 @@ from headcount.pruning.unit_costs import CostTable, cost_table
 from headcount.runs import RunDirectory
 from headcount.scoring import head_gradients, unit_moments
 from headcount.settings import SEARCHES, Pruning
-from headcount.structure import anatomy
+from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import remove
 from headcount.tasks import Task
 
@@ -169,16 +169,12 @@ class CutSearch:
         """Units that save `number` thousandths of the cost together, those of the last cut among them."""
         settings, method = self.settings, SEARCHES[self.settings.method]
         goal = number / THOUSANDTHS * self.costs.total
-        units = settings.units or "heads"
+        units, eliminations = settings.units or "heads", dict[str, Elimination]()
         if self._losses is None or method.reestimated:
             cut = last if method.reestimated else self.whole
             if settings.compensation != "none" and not method.compensated:
                 cut = self.without(cut.removed, "none")
-            residuals = None
-            if method.unexplained and settings.compensation == "refit" and self.calibration is not None:
-                residuals = unexplained(cut.model, self.calibration)
-            moments = unit_moments(cut.model, self.score_task, units, residuals=residuals)
-            self._losses = dict(zip(moments.units, getattr(moments, str(method.moment)).tolist(), strict=True))
+            self._losses, eliminations = self.expected_losses(cut.model)
         now = anatomy(remove(self.model, last.removed), units)
         widths = {site.name: len(site.kept) for site in now.sites if site.name in self.costs.curves}
         candidates = candidates_of(
@@ -189,8 +185,21 @@ class CutSearch:
             keep_at_least=settings.keep_at_least,
             groups=settings.groups,
         )
-        more = cheapest_by_cost(candidates, self.costs, widths, goal)
+        more = cheapest_by_cost(candidates, self.costs, widths, goal, eliminations)
         return self.costs.rounded([*last.removed, *more])
+
+    def expected_losses(self, model: nn.Module) -> tuple[dict[Head | str, float], dict[str, Elimination]]:
+        """Of each unit of a cut model; and by site, how they grow as more units go, if that can be said."""
+        settings, method = self.settings, SEARCHES[self.settings.method]
+        residuals = None
+        if method.unexplained and settings.compensation == "refit" and self.calibration is not None:
+            residuals = unexplained(model, self.calibration)
+        moments = unit_moments(model, self.score_task, settings.units or "heads", residuals=residuals)
+        losses = dict(zip(moments.units, getattr(moments, str(method.moment)).tolist(), strict=True))
+        if residuals is None or not method.one_by_one:
+            return losses, {}
+        kept = {site.name: site.kept for site in whole_anatomy(model).sites}
+        return losses, {name: Elimination(found, kept[name]) for name, found in residuals.items()}
 
 
 class SearchCheckpoint:

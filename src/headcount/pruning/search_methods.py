@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
+from headcount.pruning.compensation import Elimination
 from headcount.pruning.unit_costs import CostTable
 from headcount.scoring import normalized
 from headcount.structure import Anatomy, AttentionSite, Site
@@ -180,10 +182,14 @@ def across_layers(sites: Iterable[Site], score: Mapping[Head, float]) -> list[tu
 
 @dataclass(frozen=True)
 class Candidate:
-    """Units that are removed together or not at all: one, a whole sublayer, or one of every layer."""
+    """Units that are removed together or not at all: one, a whole sublayer, or one of every layer.
+
+    alone: the loss is that of its units, each of which others can stand in for, and not of a whole sublayer.
+    """
 
     loss: float
     units: tuple[Head, ...]
+    alone: bool = True
 
 
 def candidates_of(
@@ -217,12 +223,16 @@ def candidates_of(
         together = [tuple(heads[place] for place in places) for places in in_groups(found, heads)]
         whole_groups = [some for some in together if all(head in free for head in some)]
         one_by_one = [Candidate(sum(free[head] for head in some), some) for some in whole_groups]
-    whole = [Candidate(losses[site.name], site.heads) for site in sites if site.name in losses]
+    whole = [Candidate(losses[site.name], site.heads, alone=False) for site in sites if site.name in losses]
     return [*one_by_one, *([] if keep_at_least else whole)]
 
 
 def cheapest_by_cost(
-    candidates: Iterable[Candidate], table: CostTable, widths: Mapping[str, int], goal: float
+    candidates: Iterable[Candidate],
+    table: CostTable,
+    widths: Mapping[str, int],
+    goal: float,
+    eliminations: Mapping[str, Elimination] | None = None,
 ) -> list[Head]:
     """Units to remove until the saving reaches a goal: those with the smallest expected loss per cost first.
 
@@ -232,21 +242,31 @@ def cheapest_by_cost(
     ['encoder.0.1']
 
     widths: how many units each site has now. goal: what the whole cut is to save, with what is gone already.
+    eliminations: by site; with each unit that goes, those that it could have stood in for are worth more.
     """
-    left = dict(widths)
+    left, known = dict(widths), eliminations or {}
     each = {name: table.per_unit(name, width) for name, width in widths.items() if width}
 
     def price(one: Candidate) -> float:
-        return one.loss / sum(each[head.site] for head in one.units)
+        grown = [known[head.site].growth(head.index) for head in one.units if one.alone and head.site in known]
+        return one.loss * (sum(grown) / len(grown) if grown else 1.0) / sum(each[head.site] for head in one.units)
 
+    some = list(candidates)
+    queue = [(one.loss / sum(each[head.site] for head in one.units), place) for place, one in enumerate(some)]
+    heapify(queue)
     chosen: dict[Head, None] = {}
-    for one in sorted(candidates, key=price):
-        if table.saved(left) >= goal:
-            break
-        for head in one.units:
+    while queue and table.saved(left) < goal:
+        before, place = heappop(queue)
+        now = max(before, price(some[place]))  # no price ever falls
+        if queue and now > queue[0][0] and now > before:
+            heappush(queue, (now, place))
+            continue
+        for head in some[place].units:
             if head not in chosen:
                 chosen[head] = None
                 left[head.site] -= 1
+                if some[place].alone and head.site in known:
+                    known[head.site].remove(head.index)
     return list(chosen)
 
 
