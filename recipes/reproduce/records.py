@@ -59,7 +59,7 @@ def _command(one: Experiment, part: Part, limit: int) -> list[str]:
 def shortened(value: Any) -> Any:
     """A run without what only this machine has.
 
-    >>> shortened({"score": 0.5, "removed": ["encoder.0.1"], "model": "/home/me/models/cola"})
+    >>> shortened({"score": 0.5, "removed": ["encoder.0.1"], "model": "/data/models/cola"})
     {'score': 0.5, 'model': 'cola'}
     """
     if isinstance(value, dict):

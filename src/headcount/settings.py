@@ -35,7 +35,7 @@ class SearchMethod:
     reestimated: the gradients are taken again after each step, in the pruned model.
     compensated: … in the pruned and compensated model, which is the one that will be used.
     unexplained: where units are compared by cost and refitted, only what the others cannot reproduce counts.
-    one_by_one: … and with each unit that is chosen, what the others of its site could not reproduce without it.
+    one_by_one: … without the units that a step has chosen already.
     about: one line for the documentation.
     """
 
@@ -54,12 +54,8 @@ SEARCHES: dict[str, SearchMethod] = {
     "fisher": SearchMethod("fisher", "squares", False, False, "squared gradients once, in one order"),
     "interactions": SearchMethod("interactions", None, True, False, "Fisher interactions and swaps, estimated again"),
     "refitted": SearchMethod("interactions", "squares", True, True, "the same in the compensated model"),
-    "search": SearchMethod(
-        "interactions", "squares", True, True, "and, by cost, only of what the other units cannot reproduce", True
-    ),
-    "surgeon": SearchMethod(
-        "interactions", "squares", True, True, "and, within a step, of what those that are left cannot", True, True
-    ),
+    "search": SearchMethod("interactions", "squares", True, True, "and, by cost, of what others cannot make", True),
+    "surgeon": SearchMethod("interactions", "squares", True, True, "and within a step, one by one", True, True),
 }
 
 
