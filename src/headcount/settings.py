@@ -54,7 +54,7 @@ SEARCHES: dict[str, SearchMethod] = {
     "fisher": SearchMethod("fisher", "squares", False, False, "squared gradients once, in one order"),
     "interactions": SearchMethod("interactions", None, True, False, "Fisher interactions and swaps, estimated again"),
     "refitted": SearchMethod("interactions", "squares", True, True, "the same in the compensated model"),
-    "search": SearchMethod("interactions", "squares", True, True, "and, by cost, of what others cannot make", True),
+    "search": SearchMethod("interactions", "squares", True, True, "by cost, of what others cannot reproduce", True),
     "surgeon": SearchMethod("interactions", "squares", True, True, "and within a step, one by one", True, True),
 }
 
