@@ -337,7 +337,7 @@ def encode(
         return EncodedSentences(sentences, tokens), remarks
     if not model.config.is_encoder_decoder or not model.can_generate():
         raise HeadcountError(
-            f"{type(model).__name__} is no translator, so it has no cross-attention to align words by",
+            f"{type(model).__name__} is not a translator, so it has no cross-attention to align words by",
             advice="leave out the column alignment",
         )
     texts = [one.target for one in sentences if isinstance(one, Aligned)]
