@@ -174,5 +174,5 @@ def test_a_wrong_alignment_is_refused_by_its_place(tmp_path, links, fact):
 
 def test_a_model_without_cross_attention_aligns_no_words():
     _, tokenizer, rows = translator()
-    with pytest.raises(HeadcountError, match="no translator"):
+    with pytest.raises(HeadcountError, match="not a translator"):
         find_roles(zoo.build("gpt2"), rows, tokenizer)
