@@ -70,7 +70,7 @@ def measured(data: Data, options: argparse.Namespace) -> dict[tuple[str, float],
                 if method == "textpruner" and textpruner.written(data, options.out, ratio) is None:
                     print(f"# TextPruner has not been run on {data.key} at {ratio:g}", flush=True)
                     continue
-                make = make or maker(method, data, options.out)
+                make = make or maker(method, data, options.out, **({"step": options.step} if options.step else {}))
                 part = parts.measure(method, ratio, make)
                 print(f"# {data.key}, {method}, {ratio:g}: {part.get('score', part.get('remark'))}", flush=True)
             found[method, ratio] = part
@@ -126,6 +126,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--speedups", type=ratios, default=[1.25, 1.5, 2, 2.4, 3], help="how many times fewer FLOPs")
     parser.add_argument("--examples", type=int, default=2048, help="training examples to score and calibrate on")
     parser.add_argument("--limit", type=int, help="at most this many test examples, to try it out")
+    parser.add_argument("--step", type=float, help="of headcount's searches, if not the usual one; take another --out")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a machine with other users")
     parser.add_argument("--retime", action="store_true", help="measure the speed of finished parts again")

@@ -55,13 +55,13 @@ class Ours:
     """headcount, by units of these kinds: what `prune` does for a share of the FLOPs, in one search for all ratios.
 
     Units are scored on as many examples as `prune` takes by default; all of the data is there for calibration.
+
+    knobs: fields of `Pruning`, such as the method.
     """
 
-    def __init__(
-        self, data: Data, units: tuple[str, ...], method: str = "search", search: type[CutSearch] = CutSearch
-    ) -> None:
+    def __init__(self, data: Data, units: tuple[str, ...], search: type[CutSearch] = CutSearch, **knobs: Any) -> None:
         self.data, self.before = data, flops_of(data.model, data.score)
-        settings = Pruning(flops=0.99, units=units, method=method)
+        settings = Pruning(flops=0.99, units=units, **knobs)
         scored = data.score.subset(range(min(len(data.score), settings.score_examples)))
         calibration = Calibration(data.model, data.score)
         self.search = search(data.model, scored, settings, calibration=calibration)
@@ -84,10 +84,10 @@ class Ours:
         return self.before / flops_of(remove(self.data.model, cut.removed), self.data.score)
 
 
-def maker(method: str, data: Data, results: Path) -> Callable[[float], Any]:
+def maker(method: str, data: Data, results: Path, **knobs: Any) -> Callable[[float], Any]:
     """A function from a ratio of FLOPs to a smaller model; what all ratios share is computed once.
 
-    results: where benchmarks/pruning/textpruner.py has written what TextPruner did.
+    results: where benchmarks/pruning/textpruner.py has written what TextPruner did. knobs: of headcount's own methods.
     """
     if method in ("kwon", "kwon-clip"):
         beyond = "clip" if method == "kwon-clip" else "stop"
@@ -95,8 +95,9 @@ def maker(method: str, data: Data, results: Path) -> Callable[[float], Any]:
     if method == "textpruner":
         return partial(textpruner.rebuild, data, results)
     if method in ("surgeon", "ziplm"):
-        return Ours(data, METHODS[method], "surgeon", Reconstruction if method == "ziplm" else CutSearch).prune
-    return Ours(data, METHODS[method]).prune
+        search = Reconstruction if method == "ziplm" else CutSearch
+        return Ours(data, METHODS[method], search, method="surgeon", **knobs).prune
+    return Ours(data, METHODS[method], **knobs).prune
 
 
 # What each method removes; a method of headcount is a set of units.

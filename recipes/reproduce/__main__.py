@@ -68,9 +68,10 @@ def main(args: Sequence[str] | None = None) -> None:
         forecast(out, [(each.one, each.part, each.limit) for each in computed], untried)
     if options.forecast:
         return
-    for each in work:
-        results.add(each.wanted, each.part, run_part(out, each.one, each.part, each.limit, each.compute))
-    for wanted, one in models.items():
+    for wanted, one in models.items():  # each is recorded as soon as it is finished
+        own = [each for each in work if each.wanted == wanted]
+        for each in own:
+            results.add(wanted, each.part, run_part(out, each.one, each.part, each.limit, each.compute))
         for kinds in KINDS if wanted.treebank and wanted.translates else ():
             part, limit = control_part(kinds, options), options.gate_sentences
             if (run := records.read(wanted, part, limit, one)) is not None:
@@ -80,12 +81,12 @@ def main(args: Sequence[str] | None = None) -> None:
                 left = [run["path"] for run in gated if run is not None and "path" in run]
                 compute = asked.to_compute(wanted, "control", "V19")
                 results.add(wanted, part, control(out, one, kinds, options, left, compute))
-                work.append(Work(wanted, one, part, limit, compute))
+                own.append(Work(wanted, one, part, limit, compute))
         resample(results.runs[wanted.name], wanted.translates)
-    for each in work:
-        run = results.runs[each.wanted.name].get(each.part.name)
-        if run is not None:
-            records.keep(each.wanted, each.part, each.limit, run)
+        for each in own:
+            run = results.runs[wanted.name].get(each.part.name)
+            if run is not None:
+                records.keep(wanted, each.part, each.limit, run)
     base = next((one.model for one in models.values() if one is not None and one.base), None)
     compute = asked.to_compute(None, "speed", "M19") and not options.experiment
     sizes = {"num_hidden_layers": options.bench_layers} if options.bench_layers else {}
