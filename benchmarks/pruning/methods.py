@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,9 +20,10 @@ from headcount.pruning import Pruning
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.compensation import Elimination, unexplained
 from headcount.pruning.cut_size import bisect, cut_sizes
-from headcount.pruning.search import Cut, CutSearch
+from headcount.pruning.search import THOUSANDTHS, Cut, CutSearch
 from headcount.pruning.unit_costs import flops_of
-from headcount.structure import is_transposed, whole_anatomy
+from headcount.scoring import head_gradients
+from headcount.structure import anatomy, is_transposed, whole_anatomy
 from headcount.surgery import remove
 
 OURS = "ours"
@@ -49,6 +51,35 @@ class Reconstruction(CutSearch):
             losses |= dict(zip(site.heads, lost.tolist(), strict=True))
             eliminations[name] = Elimination(found, site.kept)
         return losses, eliminations
+
+
+class Interactions(CutSearch):
+    """The same search, with Fisher interactions inside a site.
+
+    With g_u(x) the gradient of what a refit cannot reproduce of unit u, removing u after the set S of its site raises
+    the loss by 1/2 E[g_u^2] + sum_{v in S} E[g_u g_v]. A step removes one unit after another, each with the smallest
+    rise per cost.
+    """
+
+    def _choose_by_cost(self, number: int, last: Cut) -> list[Head]:
+        model, task, units = last.model, self.score_task, self.settings.units or "heads"
+        assert self.calibration is not None
+        gradients = head_gradients(model, task, units=units, residuals=unexplained(model, self.calibration))
+        found, goal = anatomy(model, units), number / THOUSANDTHS * self.costs.total
+        sites = [site for site in found.sites if site.kept]
+        left = {site.name: len(site.kept) for site in found.sites}
+        columns = dict(zip(left, np.split(gradients, np.cumsum(list(left.values()))[:-1], axis=1), strict=True))
+        each = {site.name: self.costs.per_unit(site.name, left[site.name]) for site in sites}
+        rise = {name: 0.5 * np.square(columns[name], dtype=np.float64).mean(0) for name in each}
+        chosen: list[Head] = []
+        while self.costs.saved(left) < goal:
+            best = min(sites, key=lambda site: rise[site.name].min() / each[site.name])
+            place = int(rise[best.name].argmin())
+            chosen.append(best.heads[place])
+            rise[best.name] += columns[best.name].T @ columns[best.name][:, place] / len(gradients)
+            rise[best.name][place] = np.inf
+            left[best.name] -= 1
+        return self.costs.rounded([*last.removed, *chosen])
 
 
 class Ours:
@@ -97,6 +128,8 @@ def maker(method: str, data: Data, results: Path, **knobs: Any) -> Callable[[flo
     if method in ("surgeon", "ziplm"):
         search = Reconstruction if method == "ziplm" else CutSearch
         return Ours(data, METHODS[method], search, method="surgeon", **knobs).prune
+    if method == "interactions":
+        return Ours(data, METHODS[method], Interactions, **knobs).prune
     return Ours(data, METHODS[method], **knobs).prune
 
 
@@ -107,6 +140,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     OURS: ("heads", "neurons"),
     "surgeon": ("heads", "neurons"),
     "ziplm": ("heads", "neurons"),
+    "interactions": ("heads", "neurons"),
     "kwon": ("heads", "neurons"),
     "kwon-clip": ("heads", "neurons"),
     "textpruner": ("heads", "neurons"),

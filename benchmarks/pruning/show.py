@@ -7,8 +7,8 @@ from typing import Any
 
 METHODS = {
     "heads": "heads alone", "neurons": "neurons alone", "ours": "**headcount**", "kwon": "Kwon et al.",
-    "surgeon": "headcount, surgeon", "ziplm": "ZipLM's criterion", "kwon-clip": "Kwon et al., clipped",
-    "textpruner": "TextPruner",
+    "surgeon": "headcount, surgeon", "ziplm": "ZipLM's criterion", "interactions": "headcount, interactions",
+    "kwon-clip": "Kwon et al., clipped", "textpruner": "TextPruner",
 }  # fmt: skip
 
 

@@ -75,18 +75,25 @@ def fisher(model: nn.Module, task: Task, *, units: Units = "heads", **how: Unpac
     return head_gradients(model, task, units=asked, **how) ** 2
 
 
-def head_gradients(model: nn.Module, task: Task, *, units: Units = "heads", **how: Unpack[PassOptions]) -> np.ndarray:
+def head_gradients(
+    model: nn.Module,
+    task: Task,
+    *,
+    units: Units = "heads",
+    residuals: Mapping[str, Residual] | None = None,
+    **how: Unpack[PassOptions],
+) -> np.ndarray:
     """dL(x)/dxi_u at xi = 1 for every example x and unit u, signed: (examples, units).
 
     >>> from headcount.tasks.classification import toy_classifier
     >>> head_gradients(*toy_classifier()).shape
     (2, 8)
 
-    units: as for `anatomy`. For neurons, of which there are many thousands, take `unit_moments`.
+    units: as for `anatomy`. For neurons, of which there are many thousands, take `unit_moments`. residuals: as there.
     """
     asked = anatomy(model, units).asked
     found = units_to_score(model, asked)
-    of_batch = partial(_example_gradients, units=asked)
+    of_batch = partial(_example_gradients, units=asked, residuals=residuals)
     columns = "" if asked == ("heads",) else digest(list(map(str, found)))
     return collect(model, task, of_batch, what="gradient", signature=columns, **how)
 
