@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headcount.engine.products import fast_products, product
 from headcount.engine.shards import over_shards
 from headcount.engine.work import (
     TOKENS,
@@ -25,8 +26,10 @@ __all__ = [
     "Ray",
     "batches_by_length",
     "device_type",
+    "fast_products",
     "is_finite",
     "over_shards",
+    "product",
     "tokens_for",
     "using",
 ]

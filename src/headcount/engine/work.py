@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from headcount.engine.products import fast_products
 from headcount.errors import HeadcountError, first_line
 from headcount.structure import anatomy, device_of
 
@@ -118,7 +119,8 @@ def device_type(model: Any) -> str:
 def attempt(work: Work, model: Any, data: Examples, indices: Sequence[int], progress: Progress | None = None) -> Arrays:
     """Do the work on these examples (a range: on all); on half of them at a time where they do not fit into memory."""
     try:
-        return work(model, data if isinstance(indices, range) else data.subset(indices), progress)
+        with fast_products():
+            return work(model, data if isinstance(indices, range) else data.subset(indices), progress)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

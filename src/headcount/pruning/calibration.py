@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headcount.engine import TOKENS, batches_by_length
+from headcount.engine import TOKENS, batches_by_length, fast_products
 from headcount.evaluation import answer_at
 from headcount.structure import Site, Substitutes, device_of, whole_anatomy
 from headcount.tasks import Batch, Task
@@ -53,8 +53,9 @@ class Calibration:
         whole.eval()
         try:
             self.norms = _following_norms(whole, task, sites)
-            for batch in self.batches:
-                self._record(whole, batch, sites)
+            with fast_products():
+                for batch in self.batches:
+                    self._record(whole, batch, sites)
         finally:
             whole.train(training)
 

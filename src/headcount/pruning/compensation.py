@@ -17,7 +17,7 @@ import torch
 from scipy.linalg import solve_triangular
 from torch import Tensor, nn
 
-from headcount.engine import Progress
+from headcount.engine import Progress, fast_products, product
 from headcount.errors import HeadcountError, unknown
 from headcount.pruning.calibration import Calibration, LayerwiseForward
 from headcount.scoring import Residual
@@ -60,7 +60,8 @@ def compensate(
     changed = [name for name in seen.order if len(sites[name].kept) < len(originals[name].kept)]
     if not changed:
         return pruned
-    adjust(sites, originals, changed, pruned, seen, progress or (lambda share: None))
+    with fast_products():
+        adjust(sites, originals, changed, pruned, seen, progress or (lambda share: None))
     return pruned
 
 
@@ -147,9 +148,10 @@ def unexplained(model: nn.Module, seen: Calibration) -> dict[str, Unexplained]:
     training = model.training
     model.eval()
     try:
-        for batch, used in zip(seen.batches, seen.used, strict=True) if others else ():
-            for name, context in seen.contexts(model, batch, others).items():
-                sums[name].add(context[used[name]])
+        with fast_products():
+            for batch, used in zip(seen.batches, seen.used, strict=True) if others else ():
+                for name, context in seen.contexts(model, batch, others).items():
+                    sums[name].add(context[used[name]])
     finally:
         model.train(training)
     found = ((site, sums.pop(site.name)) for site in sites)
@@ -314,7 +316,7 @@ class NormalEquations:
 
     def add(self, x: Tensor, y: Tensor) -> None:
         self.gram += gram_matrix(x)
-        self.right += x.T @ y
+        self.right += product(x.T, y)
         self.rows += len(x)
 
     def single(self) -> NormalEquations:
@@ -343,9 +345,9 @@ def gram_matrix(x: Tensor) -> Tensor:
     """
     k = x.shape[1]
     if k <= BLOCK:
-        return x.T @ x
+        return product(x.T, x)
     left, right = x[:, : k // 2], x[:, k // 2 :]
-    corner = left.T @ right
+    corner = product(left.T, right)
     rows = torch.cat([gram_matrix(left), corner], 1), torch.cat([corner.T, gram_matrix(right)], 1)
     return torch.cat(rows)
 

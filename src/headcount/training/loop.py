@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.engine import batches_by_length
+from headcount.engine import batches_by_length, fast_products
 from headcount.errors import HeadcountError
 from headcount.runs import fingerprint
 from headcount.structure import device_of, initialize_anew
@@ -114,7 +114,7 @@ class Training:
         """All batches once, in an order of this epoch's own; epochs count from 0."""
         plan = self.plan(number)
         self.model.train()
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), fast_products():
             torch.manual_seed(self.seed * 1_000_003 + number)
             for step, indices in enumerate(plan, start=number * len(plan)):
                 self.step(step, self.task.batch(indices).to(self.device))

@@ -1,5 +1,5 @@
 """BERT and the models built like it: its attention returns contexts that its parent projects; also DistilBERT,
-DeBERTa-v2, and ALBERT, whose layers share one module.
+DeBERTa-v2, MPNet, and ALBERT, whose layers share one module.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from headcount.structure.families import Family, Part, neurons, separate
-from headcount.structure.transformers_internals import Emptied, EmptiedContext
+from headcount.structure.transformers_internals import Emptied, EmptiedContext, layout_of, select_heads
 
 BERT = Family(
     name="BERT",
@@ -51,6 +51,41 @@ DEBERTA_V2 = Family(
     feed_forward=neurons("intermediate.dense", to="output.dense"),
     kind="encoder",
     emptied=EmptiedContext,
+    returns_weights=True,
+)
+
+
+class PrunedMPNet:
+    """Takes its own heads' share of the position bias that the encoder computes for all."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **kwargs: Any
+    ) -> Any:
+        if position_bias is not None:  # (B, all heads, T, T)
+            position_bias = select_heads(position_bias, layout_of(self).kept)  # type: ignore[union-attr]
+        return super().forward(hidden_states, attention_mask, position_bias, **kwargs)  # type: ignore[misc]
+
+
+class EmptiedMPNet(Emptied):
+    def finish(self, projected: Tensor, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("output_attentions"):
+            batch, length = hidden.shape[:2]
+            return projected, hidden.new_zeros(batch, 0, length, length)
+        return (projected,)
+
+
+# One relative position bias serves all heads of all layers, and there is no attention interface.
+MPNET = Family(
+    name="MPNet",
+    classes=("MPNetSelfAttention",),
+    inputs=separate("q", "k", "v"),
+    output="o",
+    head_dim="attention_head_size",
+    feed_forward=neurons("intermediate.dense", to="output.dense"),
+    kind="encoder",
+    pruned=PrunedMPNet,
+    emptied=EmptiedMPNet,
+    padded_positions=True,
     returns_weights=True,
 )
 
