@@ -26,9 +26,9 @@ from headcount.tasks import Task
 
 REPRODUCED = (1e-2, 1e-1, 1.0)  # penalties of a unit's regression on the others, times the mean square of a column
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean square of a column
-WELL_CONDITIONED = 1.0  # from this penalty on, single precision, twice as fast, tells which penalty is better
+WELL_CONDITIONED = 0.1  # from this penalty on, single precision, twice as fast, tells which penalty is better
 DIRECTIONS = 64  # of what is to be reproduced, in which penalties are compared
-BLOCK = 512  # columns of a Gram matrix that are multiplied at once
+BLOCK = 256  # columns of a Gram matrix that are multiplied at once
 
 Model = TypeVar("Model", bound=nn.Module)
 Sites = dict[str, Site]
@@ -343,13 +343,17 @@ def gram_matrix(x: Tensor) -> Tensor:
     >>> torch.equal(gram_matrix(x), x.T @ x)
     True
     """
-    k = x.shape[1]
-    if k <= BLOCK:
-        return product(x.T, x)
-    left, right = x[:, : k // 2], x[:, k // 2 :]
-    corner = product(left.T, right)
-    rows = torch.cat([gram_matrix(left), corner], 1), torch.cat([corner.T, gram_matrix(right)], 1)
-    return torch.cat(rows)
+    return _times_itself(x.T.contiguous())
+
+
+def _times_itself(rows: Tensor) -> Tensor:
+    """A A^T for A (k, n)"""
+    half = len(rows) // 2
+    if len(rows) <= BLOCK:
+        return product(rows, rows.T)
+    corner = product(rows[:half], rows[half:].T)
+    upper, lower = _times_itself(rows[:half]), _times_itself(rows[half:])
+    return torch.cat([torch.cat([upper, corner], 1), torch.cat([corner.T, lower], 1)])
 
 
 def ridge_change(folds: Sequence[NormalEquations], penalised: int, penalties: Sequence[float] = PENALTIES) -> Tensor:
