@@ -3,10 +3,10 @@
     python -m benchmarks.pruning.choices --models DIR --out RESULTS --data sst2,cola,snli --speedups 2.4,3 \\
         --methods ours,surgeon,ziplm,interactions --steps 0.05,0.1 --scored 1024
 
-Every search calibrates on the same training examples, and scores units on the first of them (`--scored`). Its cuts are judged on other training examples, by the
-Kullback-Leibler divergence of their predictions from the whole model's: it needs no labels, tells methods apart that
-score alike, and leaves the test data out of the choice. Every search is kept in RESULTS; the same command resumes, and
-prints the table of all that are there, each beside the first method with the first step.
+Every search calibrates on the same training examples, and scores units on the first of them (`--scored`). Its cuts are
+judged on other training examples, by the Kullback-Leibler divergence of their predictions from the whole model's: it
+needs no labels, tells methods apart that score alike, and leaves the test data out of the choice. Every search is kept
+in RESULTS; the same command resumes, and prints the table of all that are there, each beside the first.
 """
 
 from __future__ import annotations
@@ -106,15 +106,9 @@ def row(found: dict[str, Any], first: dict[str, Any], change: Any) -> list[str]:
         percent = -100 * DIVERGENCE.points / float(DIVERGENCE.of(np.array(first["statistics"])))
         said = "{:+.0f} [{:+.0f} {:+.0f}]".format(*(percent * one for one in (change.change, change.high, change.low)))
     return [
-        *(
-            f"{found['asked']:g}",
-            found["method"],
-            f"{found['step']:g}",
-            f"{found['scored']:,}",
-            f"{DIVERGENCE.of(statistics):.4f}",
-            said,
-        ),
-        *(f"{AGREEMENT.of(statistics):.1%}", f"{found['seconds'] / first['seconds']:.2f}"),
+        *(f"{found['asked']:g}", found["method"], f"{found['step']:g}", f"{found['scored']:,}"),
+        *(f"{DIVERGENCE.of(statistics):.4f}", said, f"{AGREEMENT.of(statistics):.1%}"),
+        f"{found['seconds'] / first['seconds']:.2f}",
     ]
 
 
