@@ -48,19 +48,33 @@ def write_page(results: Results, docs: Path) -> None:
     figures: dict[str, str] = {}
     parts = [HEAD.format(paper=PAPER), "## Claims", claims(results), "## What was measured", _models(results)]
     parts += ["## Which of the papers' data is not here", table(["paper", "its data or model", "here"], STAND_INS)]
-    if results.missing:
-        parts.append("Missing: " + "; ".join(results.missing) + ".")
     for title, (part, section) in SECTIONS.items():
         there = results.speed if part == "speed" else any(name.startswith(part) for name in results.parts)
         body = section(results, figures) if there else "Not computed here."
         parts += [f"## {title}", *([NOTES[part]] if part in NOTES else []), body]
     parts += ["## V19", v19(results, figures)]
+    if results.missing:
+        parts += ["## Not computed yet", _missing(results.missing)]
     parts.append(DIFFERENCES + "\n\n" + ", ".join(f"{name} {number}" for name, number in versions().items()) + ".")
     (docs / "figures").mkdir(parents=True, exist_ok=True)
     for file, picture in figures.items():
         write_whole(docs / "figures" / file, picture.encode())
     write_whole(docs / "results.md", ("\n\n".join(part.strip() for part in parts) + "\n").encode())
     print(f"wrote {docs / 'results.md'} and {len(figures)} figures; {len(results.missing)} parts are missing")
+
+
+def _missing(sentences: list[str]) -> str:
+    """One item for each experiment.
+
+    >>> print(_missing(["CoLA: curves not computed yet", "SST-2: no model", "CoLA: one head off not computed yet"]))
+    - CoLA: curves, one head off
+    - SST-2: no model
+    """
+    by_name: dict[str, list[str]] = {}
+    for sentence in sentences:
+        name, _, what = sentence.partition(": ")
+        by_name.setdefault(name, []).append(what.removesuffix(" not computed yet"))
+    return "\n".join(f"- {name}: {', '.join(what)}" for name, what in by_name.items())
 
 
 def _models(results: Results) -> str:
