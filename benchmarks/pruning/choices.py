@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ COLUMNS = (
 DIVERGENCE, AGREEMENT = UNLABELED["divergence"], UNLABELED["agreement"]
 
 
-def main() -> None:
-    options = arguments()
+def main(args: Sequence[str] | None = None) -> None:
+    options = arguments(args)
     torch.set_num_threads(1)
     versus: dict[tuple[str, float, int, float], list[Any]] = {}
     print(f"| {' | '.join(COLUMNS)} |\n{'|-' * len(COLUMNS)}|")
@@ -112,7 +113,7 @@ def row(found: dict[str, Any], first: dict[str, Any], change: Any) -> list[str]:
     ]
 
 
-def arguments() -> argparse.Namespace:
+def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, help="directory with the models mrpc, cola and snli")
     parser.add_argument("--out", type=Path, required=True, help="directory of the results")
@@ -125,7 +126,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--scored", type=counts, default=[1024], help="training examples to score units on")
     parser.add_argument("--examples", type=int, default=2048, help="training examples to calibrate on")
     parser.add_argument("--judged", type=int, default=2000, help="training examples to judge the cuts on")
-    return parser.parse_args()
+    return parser.parse_args(args)
 
 
 if __name__ == "__main__":

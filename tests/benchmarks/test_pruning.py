@@ -61,6 +61,61 @@ def test_other_ways_to_choose_units_meet_the_flops(benchmark, tmp_path):
     assert one["rows"][2]["left"] != one["rows"][3]["left"]
 
 
+def test_interactions_inside_a_site_are_those_of_the_definition(benchmark):
+    """Chosen one by one by a loop over the definition: what the loss rises by with the next unit, per cost."""
+    from benchmarks.pruning.methods import Interactions
+
+    from headcount.pruning import Pruning
+    from headcount.pruning.calibration import Calibration
+    from headcount.pruning.compensation import unexplained
+    from headcount.scoring import head_gradients
+
+    data = benchmark.data
+    calibration = Calibration(data.model, data.score)
+    search = Interactions(data.model, data.score, Pruning(flops=0.9, units=UNITS), calibration=calibration)
+    (cut,) = search.cuts([300])
+    units = list(anatomy(data.model, UNITS).heads)
+    residuals = unexplained(data.model, calibration)
+    gradients = head_gradients(data.model, data.score, units=UNITS, residuals=residuals).astype(float)
+    chosen: list[int] = []
+
+    def rise(u):
+        alike = [v for v in chosen if units[v].site == units[u].site]
+        joint = sum((gradients[:, u] * gradients[:, v]).mean() for v in alike)
+        cost = search.costs.per_unit(units[u].site, len(search.costs.curves[units[u].site]) - 1)
+        return (0.5 * (gradients[:, u] ** 2).mean() + joint) / cost
+
+    while len(chosen) < len(cut.removed):
+        chosen.append(min((u for u in range(len(units)) if u not in chosen), key=rise))
+    assert [units[u] for u in chosen] == list(cut.removed)
+    assert len({unit.site for unit in cut.removed}) > 1
+
+
+def test_choices_are_judged_on_other_training_examples(benchmark, tmp_path, capsys, monkeypatch):
+    from benchmarks.pruning import choices
+
+    data = benchmark.data
+    others = toy_jobs.classification(0, 60)
+    monkeypatch.setattr(choices, "read", lambda key, models, **options: data)
+    monkeypatch.setattr(choices, "load_task", lambda *args, **options: others)
+    judged = choices.others(data, 1000)
+    assert 0 < len(judged) < len(others)  # some are scored
+    assert not {*judged.keys()} & {*data.score.keys(), *data.select.keys()}
+
+    asked = ["--out", str(tmp_path), "--data", "sst2", "--speedups", "1.2", "--methods", "ours,surgeon"]
+    asked += ["--steps", "0.2", "--scored", "8,24"]
+    choices.main(asked)
+    first = capsys.readouterr().out
+    rows = [line.split(" | ") for line in first.splitlines() if line.startswith("| SST2")]
+    assert [(row[2], row[4]) for row in rows] == [("ours", "8"), ("ours", "24"), ("surgeon", "8"), ("surgeon", "24")]
+    assert not rows[0][6].strip()
+    assert all("[" in row[6] for row in rows[1:])
+    assert "surgeon, step 0.2, 24 scored, 1.2 times: pooled z" in first
+    monkeypatch.setattr(choices, "maker", lambda *args, **knobs: pytest.fail("searched again"))
+    choices.main(asked)
+    assert capsys.readouterr().out == first
+
+
 def test_the_table_and_its_parts(benchmark, tmp_path, capsys):
     methods = ("--data", "sst2,mrpc,cola", "--methods", "ours,kwon")
     results = run(benchmark, tmp_path, *methods)
