@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import zoo
 from headcount.engine import fast_products, product, products
@@ -62,6 +63,13 @@ def test_other_numbers_are_left_to_torch(other, monkeypatch):
         assert layer(rows).dtype == other
         with torch.autocast("cpu", torch.bfloat16):
             assert nn.Linear(6, 4)(torch.randn(3, 6)).dtype == torch.bfloat16
+
+
+def test_operations_that_are_counted_are_those_of_torch():
+    layer, rows = nn.Linear(6, 4), torch.randn(3, 6)
+    with fast_products(), FlopCounterMode(display=False) as counter:
+        layer(rows)
+    assert counter.get_total_flops() == 2 * 3 * 6 * 4
 
 
 def test_slices_are_multiplied_too():

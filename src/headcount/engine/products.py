@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from headcount.structure import is_in_torch_dispatch_mode
+
 LEAST = 2**21  # multiplications; what fewer of them gain is lost to overhead
 
 
@@ -75,6 +77,7 @@ def _suits(rows: Any, weight: Any) -> bool:
         and rows.device.type == weight.device.type == "cpu"
         and rows.numel() * len(weight) >= LEAST
         and not torch.is_autocast_enabled("cpu")
+        and not is_in_torch_dispatch_mode()  # somebody counts or records torch's own operations
     )
 
 
