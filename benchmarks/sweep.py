@@ -30,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from headcount import Classification, Translation, anatomy, evaluate, importance, load, remove
-from headcount.engine import TOKENS, batches_by_length
+from headcount.engine import TOKENS, batches_by_length, fast_products
 from headcount.pruning import calibration, compensate
 from headcount.scoring import unit_moments
 from headcount.tasks import Batch
@@ -205,9 +205,10 @@ def scores(model: Any, task: Any, repeats: int) -> None:
     batches = [task.batch(indices) for indices in batches_by_length(task.lengths, TOKENS)]
 
     def train() -> None:
-        for batch in batches:
-            model.zero_grad()
-            task.losses(task.outputs(model, batch), batch).mean().backward()
+        with fast_products():
+            for batch in batches:
+                model.zero_grad()
+                task.losses(task.outputs(model, batch), batch).mean().backward()
 
     ways: dict[str, Callable[[], Any]] = {"training": train}
     for units in ("heads", "neurons", "sublayers", "heads,neurons,sublayers"):
