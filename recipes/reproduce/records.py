@@ -52,8 +52,10 @@ def _name(one: Experiment, part: Part) -> str:
 
 
 def _command(one: Experiment, part: Part, limit: int) -> list[str]:
-    """The part's command, with files relative to the directories of models and data."""
-    return shortened([*part.command(one), "--limit", str(limit)])
+    """The part's command, with files relative to the directories of models, data and runs."""
+    made = part.model(one)  # by another part, if it is not the experiment's own model
+    own = {made: "/".join(Path(made).parts[-2:])} if made != one.model else {}
+    return shortened([*(own.get(word, word) for word in part.command(one)), "--limit", str(limit)])
 
 
 def shortened(value: Any) -> Any:

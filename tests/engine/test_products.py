@@ -8,12 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import zoo
 from headcount.engine import fast_products, product, products
 from headcount.evaluation import evaluate
-from headcount.scoring import head_gradients
+from headcount.scoring import head_gradients, importance
 from headcount.tasks.classification import toy_classifier
 
 PLAIN = F.linear
@@ -72,6 +73,21 @@ def test_operations_that_are_counted_are_those_of_torch():
     assert counter.get_total_flops() == 2 * 3 * 6 * 4
 
 
+def test_operations_that_are_replaced_are_those_of_torch():
+    """Relevance replaces linear layers by rules of its own."""
+    seen = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    layer, rows = nn.Linear(6, 4), torch.randn(3, 6)
+    with fast_products(), Watch():
+        layer(rows)
+    assert PLAIN in seen
+
+
 def test_slices_are_multiplied_too():
     wide = torch.randn(40, 30)
     torch.testing.assert_close(product(wide[:, :9].T, wide[:, 9:]), wide[:, :9].T @ wide[:, 9:])
@@ -121,10 +137,15 @@ def test_evaluation_and_importance_take_it_and_give_the_same(monkeypatch):
     asked = []
     multiply = products._multiply
     monkeypatch.setattr(products, "_multiply", lambda *args: asked.append(1) or multiply(*args))
-    found = evaluate(model, task).of(), head_gradients(model, task)
+
+    def results():
+        relevance = importance(model, task, "relevance").values
+        return evaluate(model, task).of(), head_gradients(model, task), relevance
+
+    found = results()
     assert asked
     monkeypatch.setattr(products, "onednn_is_faster", lambda: False)
-    for one, other in zip(found, (evaluate(model, task).of(), head_gradients(model, task)), strict=True):
+    for one, other in zip(found, results(), strict=True):
         torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), atol=1e-5, rtol=1e-4)
 
 

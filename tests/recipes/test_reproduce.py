@@ -193,6 +193,21 @@ def test_a_record_of_other_weights_is_not_taken(written, place, tmp_path):
     assert records.read(one, PARTS[0], 6, None)["heads"]  # the model is elsewhere
 
 
+@pytest.mark.parametrize("out", ["runs", "/elsewhere/runs"])
+def test_a_record_does_not_depend_on_where_runs_are(out, tmp_path):
+    """Some parts read a model that another part has left among the runs."""
+    from recipes.reproduce.experiments import Experiment, Part
+    from recipes.reproduce.records import Records
+
+    def part(out: str) -> Part:
+        left = f"{out}/toy-gates-1234/model"
+        return Part("again", "roles", lambda one: ["roles", left, "--data", one.data], model=lambda one: left)
+
+    records, one = Records(tmp_path), Experiment("Toy", "toy", "ud/dev.conllu", "train.tsv")
+    records.keep(one, part("reproduce"), 6, {"heads": 3})
+    assert records.read(one, part(out), 6, None) == {"heads": 3}
+
+
 def test_a_page_with_something_missing_does_not_replace_the_published_one(written, monkeypatch):
     from recipes.reproduce import __main__ as reproduce
 

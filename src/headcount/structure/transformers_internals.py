@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _is_torch_function_mode_enabled
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode as is_in_torch_dispatch_mode
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -37,6 +38,7 @@ from headcount.errors import HeadcountError
 from headcount.structure.layout import Layout
 
 UNGROUPED = "headcount_ungrouped"
+is_in_torch_function_mode = _is_torch_function_mode_enabled
 ALIGNMENT = 64  # bytes, as torch allocates
 # Attention kernels that PyTorch's counter of FLOPs does not know.
 UNCOUNTED = (
