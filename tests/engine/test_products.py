@@ -88,6 +88,13 @@ def test_operations_that_are_replaced_are_those_of_torch():
     assert PLAIN in seen
 
 
+def test_functions_that_are_transformed_take_torchs_own():
+    layer, rows = nn.Linear(6, 4), torch.randn(3, 5, 6)
+    with fast_products():
+        found = torch.func.vmap(torch.func.grad(lambda row: layer(row).square().sum()))(rows)
+    torch.testing.assert_close(found, 2 * layer(rows) @ layer.weight)
+
+
 def test_slices_are_multiplied_too():
     wide = torch.randn(40, 30)
     torch.testing.assert_close(product(wide[:, :9].T, wide[:, 9:]), wide[:, :9].T @ wide[:, 9:])

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headcount.structure import is_in_torch_dispatch_mode, is_in_torch_function_mode
+from headcount.structure import torch_is_overridden
 
 LEAST = 2**21  # multiplications; what fewer of them gain is lost to overhead
 
@@ -77,9 +77,7 @@ def _suits(rows: Any, weight: Any) -> bool:
         and rows.device.type == weight.device.type == "cpu"
         and rows.numel() * len(weight) >= LEAST
         and not torch.is_autocast_enabled("cpu")
-        # Somebody counts, records or replaces torch's own operations.
-        and not is_in_torch_dispatch_mode()
-        and not is_in_torch_function_mode()
+        and not torch_is_overridden()
     )
 
 

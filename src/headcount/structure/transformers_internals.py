@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import _is_torch_function_mode_enabled
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode as is_in_torch_dispatch_mode
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils.flop_counter import FlopCounterMode
@@ -38,7 +38,6 @@ from headcount.errors import HeadcountError
 from headcount.structure.layout import Layout
 
 UNGROUPED = "headcount_ungrouped"
-is_in_torch_function_mode = _is_torch_function_mode_enabled
 ALIGNMENT = 64  # bytes, as torch allocates
 # Attention kernels that PyTorch's counter of FLOPs does not know.
 UNCOUNTED = (
@@ -469,6 +468,12 @@ def put_tensor(model: nn.Module, name: str, tensor: Tensor) -> None:
     path, _, last = name.rpartition(".")
     owner: Any = model.get_submodule(path)
     (owner._parameters if last in owner._parameters else owner._buffers)[last] = tensor
+
+
+def torch_is_overridden() -> bool:
+    """Whether somebody counts, records or replaces torch's own operations here, or transforms functions of them."""
+    transformed = torch._C._are_functorch_transforms_active()  # torch.func
+    return is_in_torch_dispatch_mode() or _is_torch_function_mode_enabled() or transformed
 
 
 def storage_key(tensor: Tensor) -> int:
