@@ -72,7 +72,7 @@ def test_every_section_is_there_with_numbers_of_the_runs(written):
     out, _ = written
     page = (out / "docs" / "results.md").read_text()
     assert page.count("\n## ") == 15
-    assert page.count("Not computed") == 1  # from scratch
+    assert page.count("Not computed here") == 1  # from scratch
     runs = {path.parent.name: json.loads(path.read_text()) for path in (out / "runs").glob("*/run.json")}
     kinds = {
         "toy-ablate",
