@@ -42,8 +42,8 @@ def test_numbers_that_json_lacks_are_null_and_numpy_numbers_are_numbers(tmp_path
 
 
 def test_another_signature_is_refused_and_says_what_differs(tmp_path):
-    with RunDirectory(tmp_path, SIGNATURE).open():
-        pass
+    with RunDirectory(tmp_path, SIGNATURE).open() as run:
+        run.save_shard("one", {"x": np.ones(2)})
     other = {**SIGNATURE, "tasks": [{"n": 4, "data": "dev.tsv"}]}
     with (
         pytest.raises(RunConflict, match="on 3 examples, now 4") as refused,
@@ -54,10 +54,19 @@ def test_another_signature_is_refused_and_says_what_differs(tmp_path):
     assert "--out" in refused.value.in_words({"run": "--out"}.__getitem__)
 
 
+def test_a_run_that_ended_before_it_had_anything_leaves_its_place_free(tmp_path):
+    with pytest.raises(ValueError), RunDirectory(tmp_path, SIGNATURE).open():
+        raise ValueError("an option that is refused")
+    with RunDirectory(tmp_path, {**SIGNATURE, "x": 1}).open() as run:
+        run.write({"score": 1.0}, finished=False)
+    with pytest.raises(RunConflict), RunDirectory(tmp_path, SIGNATURE).open():
+        pass
+
+
 def test_a_run_of_another_command_is_named_by_it(tmp_path):
     flags = {"adaptive": False, "limit": 3}
-    with RunDirectory(tmp_path / "run", {**SIGNATURE, "command": "ablate"}, flags).open():
-        pass
+    with RunDirectory(tmp_path / "run", {**SIGNATURE, "command": "ablate"}, flags).open() as run:
+        run.save_shard("one", {"x": np.ones(2)})
     other = RunDirectory(tmp_path / "run", {**SIGNATURE, "command": "importance"}, {"limit": 3})
     with pytest.raises(RunConflict, match=r"headcount ablate.*headcount importance") as refused, other.open():
         pass

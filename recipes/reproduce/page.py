@@ -94,8 +94,8 @@ def _models(results: Results) -> str:
 HEAD = """# Results
 
 M19's and V19's tables and figures, computed by headcount on models that train on two cores, beside the published ones.
-`python -m recipes.reproduce` writes this page and its figures; V19 has a [part of its own](#v19), a language model a [page
-of its own](results-language-model.md). M19: {paper}."""
+`python -m recipes.reproduce` writes this page and its figures; V19 has a [part of its own](#v19), a language model a
+[page of its own](results-language-model.md). M19: {paper}."""
 
 STAND_INS = (  # paper, its data or model, what is used here
     (

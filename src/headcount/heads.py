@@ -221,5 +221,5 @@ def asked_units(units: str | Iterable[str]) -> tuple[str, ...]:
         if name not in UNITS:
             raise HeadcountError(unknown("unit", name, UNITS))
     if not names:
-        raise HeadcountError(f"no units were asked for: {units!r}", advice=f"choose {{units}} from {', '.join(UNITS)}")
+        raise HeadcountError("no units were asked for", advice=f"choose {{units}} from {', '.join(UNITS)}")
     return tuple(name for name in UNITS if name in names)

@@ -99,7 +99,7 @@ class RunDirectory:
 
     def _begin_or_resume(self) -> None:
         known = read_run(self.path)
-        if known is None:
+        if known is None or (known.get("signature") != self.signature and self._holds_nothing(known)):
             self.write({})
             return
         if known.get("signature") != self.signature:
@@ -110,6 +110,12 @@ class RunDirectory:
         kept = len(list((self.path / SHARDS).glob("*.shard")))
         if kept and not known.get("finished"):
             log.info("resuming the run in %s, which has %s", self.path, counted(kept, "finished shard"))
+
+    def _holds_nothing(self, known: dict[str, Any]) -> bool:
+        """Whether the run that is there ended before it had anything, as one does whose options are refused."""
+        own = {self.path / name for name in (RUN, SHARDS, LOCK)}
+        files = {*self.path.iterdir(), *(self.path / SHARDS).iterdir()}
+        return set(known) <= {"finished", "arguments", "signature"} and not known.get("finished") and files <= own
 
     def _difference(self, known: dict[str, Any]) -> str:
         """What the run was made with, and what is asked for now: an option if one differs, else the signature."""

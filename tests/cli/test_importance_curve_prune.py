@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 import tiny_models
 from headcount import Scores, anatomy, load, save
@@ -276,6 +277,7 @@ def test_prune_dry_run_writes_nothing(headcount, place, tmp_path):
         (("--max-drop", "1", "--step", "0", "--out", "small"), ("0 is", "--step"), 2),
         (("--flops", "99.9%", "--out", "small"), ("99.9% of the FLOPs", "neurons", "--flops"), 1),
         (("--flops", "60%", "--units", "heads", "--out", "small"), ("60.0%", "heads", "--units"), 1),
+        (("--flops", "60%", "--units", "heads", "--dry-run"), ("60.0%", "heads", "--units"), 1),
         (("--heads", "2", "--units", "heads,neurons", "--out", "small"), ("--params", "--flops"), 2),
         (("--flops", "50%", "--units", "heads,neuron", "--out", "small"), ("'neuron'", "neurons"), 2),
         (("--flops", "50%", "--cost", "watts", "--out", "small"), ("'watts'", "time"), 2),
@@ -286,6 +288,26 @@ def test_prune_refusals(headcount, place, tmp_path, monkeypatch, more, facts, co
     monkeypatch.chdir(tmp_path)
     refused(headcount(*prune_command(place, *more)), *facts, code=code)
     assert not (tmp_path / "small").exists()  # the place stays free
+
+
+@pytest.mark.parametrize(
+    ("command", "result"), [(("prune", "--heads", "2"), "after"), (("gates", "--target-heads", "6"), "score")]
+)
+def test_a_model_stays_in_the_precision_that_it_was_saved_in(headcount, place, tmp_path, command, result):
+    """Computed with in float32, it is tested as it is saved: rounded."""
+    half = save(tiny_models.bert(pad_token_id=0).half(), tmp_path / "half", tokenizer=word_tokenizer(WORDS))
+    data = {
+        "prune": ("--score-data", place / "train.tsv", "--data", place / "dev.tsv"),
+        "gates": ("--data", place / "train.tsv"),
+    }
+    name, *options = command
+    out = tmp_path / "small"
+    found = answer(headcount(name, half, *data[name], "--test", place / "test.tsv", *options, "--out", out, "--json"))
+    smaller = load(found["path"])
+    assert {weight.dtype for weight in smaller.parameters()} == {torch.float16}
+    assert json.loads((out / "model" / "config.json").read_text())["dtype"] == "float16"
+    tested = answer(headcount("evaluate", found["path"], "--data", place / "test.tsv", "--json"))
+    assert tested["score"] == pytest.approx(found.get(result, found.get("stages", [{}])[-1].get("score")), abs=1e-9)
 
 
 def test_prune_overwrites_nothing(headcount, place, tmp_path):

@@ -119,6 +119,11 @@ def benchmark(
         progress(done := done + 1, of)
 
     with fixed_threads(threads) as fixed, kept_memory(), _evaluating(named):
+        if clock == "cpu" and fixed != 1:
+            raise HeadcountError(
+                f"processor time says how fast one thread is, not {fixed}",
+                advice="set {threads} to 1, or {clock} to wall",
+            )
         runners = {name: runner_of(model, fixed, compile) for name, model in named.items()}
         generate = all(runner.generates for runner in runners.values())
         flops = {length: flops_of(named, first, length) for length in lengths}

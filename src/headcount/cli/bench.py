@@ -32,7 +32,7 @@ def bench(
     onnx: Annotated[list[str] | None, typer.Option("--onnx", help="Another .onnx export to measure.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how long it would take here.")] = False,
 ) -> None:
-    """Measure speed, memory and size of one model, or of several side by side.
+    """Measure speed, memory and size of one model, or of two side by side, and of .onnx files beside them.
 
     Examples:
 

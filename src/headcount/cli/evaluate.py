@@ -114,7 +114,7 @@ def compare(
       --against-target-data talks.fr --out run
     """
     if (other is None) == (against is None):
-        raise typer.BadParameter("give a second model, or another data set with --against")
+        raise typer.BadParameter("give either a second model or another data set (--against)")
     if other is not None and fill != "zero":
         raise typer.BadParameter("--fill is for --against: nothing is ablated when two models are compared")
     if fill == "counterfactual":

@@ -262,19 +262,23 @@ def _run(
     """Train, save the model of every stage and of the last one in the run directory, and write the results."""
     from headcount.cli.command_run import run_of
     from headcount.cli.console import progress
+    from headcount.cli.model_loading import save_in, saved_precision
     from headcount.gates import train_gates
-    from headcount.surgery import save
 
+    precision = saved_precision(setup.model, model) if setup.dtype == "auto" else None
     stated = {**options, "settings": vars(options["settings"]), "roles": None, "scratch": scratch}
     with run_of(setup, "gates", model, [task for task in (train_task, test_task) if task], **stated) as run:
         with progress("training gates") as bar:
             gated = train_gates(
                 model, train_task, test_task, **options, run=run.directory,
-                on_stage=lambda stage, smaller: save(smaller, out / "stages" / stage.name, tokenizer=tokenizer),
+                on_stage=lambda stage, smaller: save_in(
+                    precision, smaller, out / "stages" / stage.name, tokenizer=tokenizer
+                ),
+                precision=precision,
                 progress=lambda what, share: bar(share, what),
             )  # fmt: skip
         evidence = gated.evidence(Path(setup.own["test"] or setup.own["data"]).name, setup.own["command_line"])
-        path = save(gated.model, out / "model", tokenizer=tokenizer, evidence=evidence)
+        path = save_in(precision, gated.model, out / "model", tokenizer=tokenizer, evidence=evidence)
         content, report = gated.to_json(), gated.report(path.as_posix())
         if scratch[0]:
             content["from_scratch"] = _from_scratch(gated, train_task, test_task, options, scratch, out, tokenizer)

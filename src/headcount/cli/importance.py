@@ -81,10 +81,11 @@ def _json(scores: Any) -> dict[str, Any]:
     }
     if "neurons" in scores.counted():
         return facts
-    low, high = scores.intervals()
-    ends = {str(unit): (float(one), float(other)) for unit, one, other in zip(scores.units, low, high, strict=True)}
-    for row in (*facts["heads"], *facts.get("units", ())):
-        row["low"], row["high"] = ends[row.get("head") or row["sublayer"]]
+    if scores.method != "random":  # which estimates nothing
+        low, high = scores.intervals()
+        ends = {str(unit): (float(one), float(other)) for unit, one, other in zip(scores.units, low, high, strict=True)}
+        for row in (*facts["heads"], *facts.get("units", ())):
+            row["low"], row["high"] = ends[row.get("head") or row["sublayer"]]
     order = {} if "units" in facts else {"order": [str(head) for head in scores.order()]}
     return {**facts, **order, "convergence": vars(scores.convergence())}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from headcount.export import OnnxModel, open_onnx
 from headcount.model_directory import DESCRIPTION, fetch
 from headcount.runs import fingerprint
 from headcount.structure import remember_origin
-from headcount.surgery import build_empty, load, model_class, read_config
+from headcount.surgery import build_empty, load, model_class, read_config, save
 from headcount.tasks import refuse_unknown
 
 DTYPES = {"saved": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -52,6 +53,19 @@ def load_weights(name: str, device: str = "auto", dtype: str = "auto") -> Any:
     model: Any = load(fetch(name), dtype=kind, **({"device_map": "auto"} if device == "spread" else {}))
     remember_origin(model, name)
     return model if device == "spread" else model.to(place)
+
+
+def saved_precision(name: str, model: Any) -> torch.dtype | None:
+    """The half precision that a model was saved in, if it is computed with in float32 here."""
+    if name.endswith(".onnx") or model.dtype != torch.float32:
+        return None
+    precision = read_config(fetch(name, DESCRIPTION)).dtype
+    return precision if precision in (torch.float16, torch.bfloat16) else None
+
+
+def save_in(precision: torch.dtype | None, model: Any, directory: Path, **options: Any) -> Path:
+    """Save a model in a precision that its weights have been rounded to; the model itself is not changed."""
+    return save(model if precision is None else copy.deepcopy(model).to(precision), directory, **options)
 
 
 def _refuse_device(file: str, device: str) -> None:

@@ -33,8 +33,8 @@ OverlapOption = Annotated[
 Saved = Literal["auto", "float32", "bfloat16", "float16"]
 
 
-def _amount(name: str, about: str) -> Any:
-    return typer.Option(name, rich_help_panel=SIZE, parser=amount(name), metavar="N or %", help=about)
+def _amount(name: str, about: str, metavar: str = "%") -> Any:
+    return typer.Option(name, rich_help_panel=SIZE, parser=amount(name), metavar=metavar, help=about)
 
 
 @command(sharded=True)
@@ -48,9 +48,12 @@ def prune(
     score_target_data: ScoreTargets = None,
     test_target_data: TestTargets = None,
     max_drop: Annotated[
-        float | None, typer.Option("--max-drop", rich_help_panel=SIZE, help="Largest drop, in points.")
+        float | None,
+        typer.Option(
+            "--max-drop", rich_help_panel=SIZE, help="Largest drop, in points; with another option here, the verdict's."
+        ),
     ] = None,
-    heads: Annotated[str | None, _amount("--heads", "Heads to remove: 50% or 36.")] = None,
+    heads: Annotated[str | None, _amount("--heads", "Heads to remove: 50% or 36.", "N or %")] = None,
     params: Annotated[str | None, _amount("--params", "Share of all parameters to save: 10%.")] = None,
     flops: Annotated[str | None, _amount("--flops", "Share of all FLOPs to save: 50%.")] = None,
     speedup: Annotated[float | None, typer.Option("--speedup", rich_help_panel=SIZE, help="Target speedup: 2.")] = None,
@@ -96,7 +99,10 @@ def prune(
         int, typer.Option("--keep-at-least", rich_help_panel=WAY, min=0, help="Units to keep in every site.")
     ] = 0,
     step: Annotated[
-        float, typer.Option("--step", rich_help_panel=WAY, help="To remove per step: a share, or a number of heads.")
+        float,
+        typer.Option(
+            "--step", rich_help_panel=WAY, help="To remove per step: a share, or a number of heads; not with --heads."
+        ),
     ] = 0.05,
     early: Annotated[
         bool,
@@ -203,20 +209,22 @@ def _prune_and_save(
     """Prune, save the model inside the run directory, and write down what happened."""
     from headcount.cli.command_run import run_of
     from headcount.cli.console import progress
+    from headcount.cli.model_loading import save_in, saved_precision
     from headcount.errors import HeadcountError
     from headcount.export import open_onnx
     from headcount.pruning import prune, split_data
     from headcount.runs import fingerprint
-    from headcount.surgery import as_stock, save
+    from headcount.surgery import as_stock
 
     is_new, given = not out.exists(), settings.signature()
+    precision = saved_precision(setup.model, model) if setup.dtype == "auto" else None
     if setup.model.endswith(".onnx"):
         given["onnx"] = fingerprint(open_onnx(setup.model))
     with run_of(setup, "prune", model, [task for task in tasks if task], **given) as run:
         try:
             with progress("pruning") as bar:
                 pruned = prune(
-                    model, *tasks, settings=settings, run=run.directory,
+                    model, *tasks, settings=settings, run=run.directory, precision=precision,
                     progress=lambda what, share: bar(share, what),
                 )  # fmt: skip
         except HeadcountError:
@@ -225,7 +233,7 @@ def _prune_and_save(
             raise
         is_stock = as_stock(pruned.model)[1] != {}
         evidence = pruned.evidence(Path(setup.own["test"] or setup.own["data"]).name, setup.own["command_line"])
-        path = save(pruned.model, out / "model", tokenizer=tokenizer, evidence=evidence)
+        path = save_in(precision, pruned.model, out / "model", tokenizer=tokenizer, evidence=evidence)
         report = pruned.report(path.as_posix())
         if is_stock:
             report += "\n(or with plain transformers: it is a stock checkpoint)"

@@ -150,7 +150,7 @@ class Gated(Shown):
         """What `headcount gates` prints at its end."""
         digits = 2 if self.metric.points >= 1 and not self.metric.relative else 4
         name = self.metric.name
-        lines = [f"{name} on {self.test_n} held-out examples: {self.before:.{digits}f} before."]
+        lines = [f"{name} on {counted(self.test_n, 'held-out example')}: {self.before:.{digits}f} before."]
         for stage in self.stages:
             lines.append(
                 f"  {stage.name}: {stage.left:,} of {stage.of:,} gated {stage.units} left, "

@@ -25,7 +25,7 @@ from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.settings import Gating
 from headcount.stats import change_bounds
 from headcount.structure import anatomy, device_of
-from headcount.surgery import remove, save
+from headcount.surgery import remove, rounded, save
 from headcount.tasks import Task, refuse_non_tasks
 from headcount.training import Checkpointer
 
@@ -50,6 +50,7 @@ def train_gates(
     run: str | Path | RunDirectory | None = None,
     on_stage: Callable[[GateStage, Any], object] | None = None,
     progress: Progress | None = None,
+    precision: Any = None,
 ) -> Gated:
     """Put a Hard Concrete gate on every head or other unit, train, close gates for good, and really remove the units.
 
@@ -81,7 +82,7 @@ def train_gates(
     overlap: what happens to test examples that are also in the training data: "refuse", "drop" or "allow".
     run: a run directory; the same call resumes there, and ends in the same result.
     on_stage: called with every finished stage and its model. progress: called with what is being done, and its share.
-    The model that you pass is not changed.
+    precision: a torch.dtype to round weights to before the test, as they will be saved. Your model is not changed.
     """
     refuse_non_tasks(task=task, test_task=test_task or task)
     settings = settings or Gating()
@@ -103,18 +104,17 @@ def train_gates(
             except HeadcountError as error:
                 raise _stopped(error, path.training, directory) from error
             went_back = _reopen(path.training)
-            smaller, removed = cut(path.training)
+            smaller, removed = cut(path.training, precision)
             stage = _measure(smaller, test, base, path, removed, roles, went_back)
             if on_stage is not None:
                 on_stage(stage, smaller)
             path.finish(stage)
-    smaller, removed = cut(path.training)
-    metric = test.metric
+    smaller, removed = cut(path.training, precision)
     return Gated(
         model=smaller,
         removed=tuple(removed),
-        metric=metric,
-        before=float(metric.of(base)),
+        metric=test.metric,
+        before=float(test.metric.of(base)),
         test_n=len(test),
         stages=tuple(path.stages),
         remarks=(*remarks, *(stage.remark for stage in path.stages if stage.remark)),
@@ -175,9 +175,9 @@ def causal_gates(
                     directory.save_shard(name, {"gates": gates})
             fits.append(gates)
     steps = settings.epochs * len(batches_by_length(task.lengths, settings.tokens))
-    few = steps * settings.gate_lr < 2 * FURTHEST
-    needed = f"each fit took {steps} steps of at most {settings.gate_lr:g}, and a gate needs {2 * FURTHEST:g} to close"
-    remarks = (f"{needed}: train longer, or raise the learning rate of the gates.",) if few else ()
+    least = int(np.ceil(2 * FURTHEST / settings.gate_lr))
+    needed = f"Undecided: a gate needs {least} steps to close, and each fit took {steps}. Train longer, or raise the"
+    remarks = (f"{needed} learning rate of the gates.",) if steps < least else ()
     _, opened, closed = np.stack(fits, axis=1)  # (seeds, heads) each
     return CausalGates(units.heads, opened, closed, lam, task.metric, len(task), remarks, signature)
 
@@ -273,15 +273,15 @@ def _reopen(training: GateTraining) -> int | None:
     return step
 
 
-def cut(training: GateTraining) -> tuple[Any, list[Head]]:
-    """Gates to 0 or 1: the model without the units whose gates are closed, and which these are."""
+def cut(training: GateTraining, precision: Any = None) -> tuple[Any, list[Head]]:
+    """Gates to 0 or 1: the model without the units whose gates are closed, in a precision, and which these are."""
     units = training.units
     if training.wanted is None:  # every unit has one gate, its own
         removed = [head for head, shut in zip(units.heads, training.gates.closed().tolist(), strict=True) if shut]
     else:  # exactly as much as asked for
         kept = set(units.best(training.gates, training.wanted))
         removed = [head for head in units.heads if head not in kept]
-    return remove(training.model, removed).eval(), removed
+    return rounded(remove(training.model, removed).eval(), precision), removed
 
 
 def _measure(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from headcount.bench import measure_speed, seconds_per_token
 from headcount.errors import HeadcountError, counted, duration
 from headcount.evaluation import evaluate, make_plan, measure
 from headcount.pruning.calibration import CALIBRATION_TOKENS, Calibration
-from headcount.pruning.cut_size import TOO_FEW, Budget, choose_cut, cut_sizes, unshowable
+from headcount.pruning.cut_size import TOO_FEW, Budget, Saving, choose_cut, cut_sizes, unshowable
 from headcount.pruning.pruned import Pruned
 from headcount.pruning.search import THOUSANDTHS, CutSearch
 from headcount.pruning.search_methods import removable
@@ -29,6 +30,7 @@ from headcount.scoring import unit_moments
 from headcount.settings import Pruning
 from headcount.stats import change_bounds
 from headcount.structure import anatomy, cache_bytes, device_of, whole_anatomy
+from headcount.surgery import rounded
 from headcount.tasks import Metric, Task, refuse_non_tasks
 from headcount.training import recover
 
@@ -49,6 +51,7 @@ def prune(
     settings: Pruning | None = None,
     run: str | Path | RunDirectory | None = None,
     progress: Callable[[str, float], None] | None = None,
+    precision: torch.dtype | None = None,
     **knobs: Any,
 ) -> Pruned:
     """Remove as much as a budget allows, compensate for it, and test the result on held-out data.
@@ -70,6 +73,7 @@ def prune(
     settings: instead of the knobs, or to be changed by them.
     run: a run directory; the same call resumes there where it was interrupted, to the same result.
     progress: called with what is being done and the share done.
+    precision: that the smaller model will be saved in, if it is lower: its weights are rounded to it before the test.
     """
     settings = Pruning.of(settings, **({} if max_drop is None else {"max_drop": max_drop}), **knobs)
     refuse_non_tasks(score_task=score_task, select_task=select_task, test_task=test_task or select_task)
@@ -115,6 +119,8 @@ def prune(
                 directory=None if directory is None else directory.path / "recovery",
                 progress=lambda share: tell("recovering", share),
             )
+    if precision is not None:
+        rounded(smaller, precision)
     tell("testing", 0.0)
     return Pruned(
         model=smaller,
@@ -122,9 +128,9 @@ def prune(
         metric=data.test.metric,
         parameters_before=_parameters(model),
         parameters_after=_parameters(smaller),
-        flops_before=flops_of(model, data.test),
-        flops_after=flops_of(smaller, data.test),
-        saved=_saved_by(model, smaller, data.test),
+        flops_before=flops_of(model, data.select),
+        flops_after=flops_of(smaller, data.select),
+        saved=_saved_by(model, smaller, data.select),
         speed=measure_speed(model, smaller, data.test),
         cache_before=cache_bytes(model),
         cache_after=cache_bytes(smaller),
@@ -223,6 +229,8 @@ def forecast(
     units = settings.units or "heads"
     refuse_headless(model, units)
     data = split_data(score_task, select_task, test_task, settings)
+    if settings.params is not None or settings.flops is not None:
+        Saving(CutSearch(model, data.score, replace(settings, compensation="none")), data.select).refuse_impossible()
     found = anatomy(model, units)
     total = len(removable(found.heads_of(settings.kinds), settings.keep_at_least))
     tried = len(cut_sizes(settings, THOUSANDTHS if settings.by_cost else total))

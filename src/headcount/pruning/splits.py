@@ -30,14 +30,16 @@ class Splits:
 def split_data(score_task: Task, select_task: Task, test_task: Task | None, settings: Pruning) -> Splits:
     """The data for scoring, selection and testing; without test data, half of the selection data is held out."""
     refuse_one_class(score_task)
-    select_task, remarks = resolve_overlap(score_task.keys(), select_task, "the score data", settings.overlap)
+    select_task, remarks = resolve_overlap(
+        score_task.keys(), select_task, "the score data", settings.overlap, "selection"
+    )
     if test_task is None:
         select_task, test_task = split_in_two(select_task, settings.seed)
         kept = counted(len(select_task), "example")
         remarks.append(f"No test data: {kept} for selection, {len(test_task)} for testing.")
     else:
         for earlier, what in ((score_task, "the score data"), (select_task, "the selection data")):
-            test_task, dropped = resolve_overlap(earlier.keys(), test_task, what, settings.overlap)
+            test_task, dropped = resolve_overlap(earlier.keys(), test_task, what, settings.overlap, "test")
             remarks += dropped
     if select_task.metric.name != test_task.metric.name:
         raise BadData(
@@ -48,7 +50,7 @@ def split_data(score_task: Task, select_task: Task, test_task: Task | None, sett
         score_task = score_task.subset(sorted(drawn.tolist()))
         refuse_one_class(score_task)
         remarks.append(
-            f"{_scored(settings)} were scored on {counted(settings.score_examples, 'example')}, drawn at random."
+            f"{_scored(settings)} are scored on {counted(settings.score_examples, 'example')}, drawn at random."
         )
     return Splits(score_task, select_task, test_task, tuple(remarks))
 
@@ -57,7 +59,9 @@ def _scored(settings: Pruning) -> str:
     return "Heads" if settings.units == ("heads",) else "Units"
 
 
-def resolve_overlap(seen_keys: Iterable[str], task: Task, what: str, overlap: str = "refuse") -> tuple[Task, list[str]]:
+def resolve_overlap(
+    seen_keys: Iterable[str], task: Task, what: str, overlap: str = "refuse", own_name: str = "evaluation"
+) -> tuple[Task, list[str]]:
     """A task without the rows that earlier data shares with it, and what the user should know about that.
 
     >>> from headcount.tasks import BaseTask, Metric
@@ -67,7 +71,8 @@ def resolve_overlap(seen_keys: Iterable[str], task: Task, what: str, overlap: st
     >>> len(rest), remarks
     (2, ['1 of 3 evaluation examples was dropped: it is also in the training data.'])
 
-    seen_keys: the keys of the earlier data, as `task.keys()` gives them. what: how messages name that data.
+    seen_keys: the keys of the earlier data, as `task.keys()` gives them. what: how messages name that data, and
+        own_name: the examples of the task.
     overlap: "refuse" stops at a shared row, "drop" leaves the shared rows out, "allow" keeps them.
     """
     if overlap not in OVERLAPS:
@@ -79,7 +84,7 @@ def resolve_overlap(seen_keys: Iterable[str], task: Task, what: str, overlap: st
     shared = len(task) - len(own)
     if not shared:
         return task, []
-    number = f"{shared} of {len(task)} evaluation examples"
+    number = f"{shared} of {len(task)} {own_name} examples"
     if overlap == "refuse":
         first = min(set(range(len(task))) - set(own))
         places = getattr(task, "places", None)
@@ -89,7 +94,7 @@ def resolve_overlap(seen_keys: Iterable[str], task: Task, what: str, overlap: st
         )
     if not own:
         raise BadData(
-            f"all {len(task)} evaluation examples are also in {what}: none would be left", advice="use other data"
+            f"all {len(task)} {own_name} examples are also in {what}: none would be left", advice="use other data"
         )
     verb, rest = ("was", "it is") if shared == 1 else ("were", "they are")
     return task.subset(own), [f"{number} {verb} dropped: {rest} also in {what}."]
@@ -128,7 +133,7 @@ def refuse_headless(model: Any, units: str | Iterable[str] = "heads") -> None:
 def hold_out(task: Task, test: Task | None, seed: int, overlap: str = "refuse") -> tuple[Task, Task, list[str]]:
     """Training data, test data, and remarks on how they were made; without test data, a tenth is held out."""
     if test is not None:
-        test, remarks = resolve_overlap(task.keys(), test, "the training data", overlap)
+        test, remarks = resolve_overlap(task.keys(), test, "the training data", overlap, "test")
         return task, test, remarks
     order = np.random.default_rng(seed).permutation(len(task)).tolist()
     count = min(AT_MOST, round(HELD_OUT * len(order)))

@@ -387,5 +387,5 @@ def chosen_relations(data: Sentences, asked: Sequence[str] | None) -> tuple[list
                 raise BadData(
                     f"the data has no dependencies, so no relation {name!r}", advice="pass a CoNLL-U file as {data}"
                 )
-            raise BadData(f"the data has no such relation: {unknown('relation', name, occurring)}")
+            raise BadData(f"in this data: {unknown('relation', name, occurring)}")
     return names, []

@@ -4,7 +4,7 @@ from headcount.surgery.loading import build_empty, load, model_class, parse_conf
 from headcount.surgery.model_card import Evidence
 from headcount.surgery.other_libraries import class_for
 from headcount.surgery.removal import refuse_wrapped, remove
-from headcount.surgery.saving import as_stock, refuse_strangers, save
+from headcount.surgery.saving import as_stock, refuse_strangers, rounded, save
 
 __all__ = [
     "Evidence",
@@ -19,5 +19,6 @@ __all__ = [
     "refuse_strangers",
     "refuse_wrapped",
     "remove",
+    "rounded",
     "save",
 ]

@@ -10,12 +10,13 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headcount.errors import HeadcountError
@@ -36,6 +37,7 @@ from headcount.surgery.model_card import CARD, Evidence, is_own_card, model_card
 from headcount.surgery.other_libraries import MODELING, copy_modules, is_of_modules, make_portable, sentence_directory
 from headcount.surgery.record import sites_to_record, write_record
 
+Model = TypeVar("Model", bound=nn.Module)
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "target_vocab.json", "merges.txt", "normalizer.json", "bpe.codes", "spiece.model",
@@ -107,6 +109,21 @@ def save(
     except SafetensorError as error:
         raise HeadcountError(f"cannot save to {directory}: {error}; what was there is untouched") from error
     return target
+
+
+def rounded(model: Model, precision: torch.dtype | None) -> Model:
+    """The model with weights as a precision holds them, changed in place: what is tested is then what is saved in it.
+
+    >>> layer = torch.nn.Linear(1, 1)
+    >>> _ = torch.nn.init.constant_(layer.weight, 1.0001)
+    >>> rounded(layer, torch.float16).weight.item()
+    1.0
+    """
+    for name, parameter in model.named_parameters() if precision is not None else ():
+        parameter.data = parameter.data.to(precision).to(parameter.dtype)
+        if not bool(parameter.isfinite().all()):
+            raise HeadcountError(f"{precision} cannot hold {name}", advice="choose {dtype} float32")
+    return model
 
 
 def refuse_strangers(directory: Path) -> None:
