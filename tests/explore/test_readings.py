@@ -293,4 +293,4 @@ def test_real_models(shared, name, text):
     plain = evaluate(model, inspector.reading(asked), [[], *([head] for head in heads)], fast=False).values[:, 0, 0]
     for head, loss in zip(heads, plain[1:], strict=True):
         assert effects[head] == pytest.approx(loss - plain[0], abs=1e-5)
-        assert inspector.answer(asked, [head])["loss"] == loss
+        assert inspector.answer(asked, [head])["loss"] == pytest.approx(loss, abs=1e-5)  # perhaps by another library
