@@ -61,7 +61,9 @@ def test_relevance_is_conserved_at_full_size(translator):
     """Also where large products are another library's: relevance that is not conserved is refused."""
     model, task = translator
     scores = importance(model, task.subset(range(8)), "relevance")
-    assert len(scores.values) == 8 and np.isfinite(scores.values).all() and scores.values.any()
+    assert len(scores.values) == 8
+    assert np.isfinite(scores.values).all()
+    assert scores.values.any()
 
 
 def test_bleu_of_the_sums_is_sacrebleus_to_the_last_digit(translator):
