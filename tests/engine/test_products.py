@@ -23,7 +23,7 @@ PLAIN = F.linear
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """Taken on every processor, and for the smallest matrices."""
-    if not products._is_there():
+    if not products.has_onednn():
         pytest.skip("this torch comes without oneDNN")
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(products, "LEAST", 1)
@@ -167,5 +167,5 @@ def test_a_processor_is_asked_what_it_is(monkeypatch):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda known=known: known, raising=False)
         monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
         products.onednn_is_faster.cache_clear()
-        assert products.onednn_is_faster() is (answer and products._is_there())
+        assert products.onednn_is_faster() is (answer and products.has_onednn())
     products.onednn_is_faster.cache_clear()

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headcount.structure import torch_is_overridden
+from headcount.structure import has_onednn, onednn_linear, torch_is_overridden
 
 LEAST = 2**21  # multiplications; what fewer of them gain is lost to overhead
 
@@ -54,18 +54,13 @@ def onednn_is_faster() -> bool:
     """Whether this is an AMD processor with AVX-512, by what torch knows of it."""
     known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     is_amd = "AMD" in str(known.get("cpu_name", ""))
-    return is_amd and bool(known.get("avx512_f")) and torch.backends.mkl.is_available() and _is_there()
-
-
-def _is_there() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return is_amd and bool(known.get("avx512_f")) and torch.backends.mkl.is_available() and has_onednn()
 
 
 def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """rows @ weight.T + bias, by the operation that torch's compiler takes; with slices it would be very slow."""
-    if not (weight.is_contiguous() or weight.T.is_contiguous()):
-        weight = weight.contiguous()
-    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    """rows @ weight.T + bias"""
+    whole = weight.is_contiguous() or weight.T.is_contiguous()
+    return onednn_linear(rows, weight if whole else weight.contiguous(), bias)
 
 
 def _suits(rows: Any, weight: Any) -> bool:

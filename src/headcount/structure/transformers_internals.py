@@ -470,6 +470,16 @@ def put_tensor(model: nn.Module, name: str, tensor: Tensor) -> None:
     (owner._parameters if last in owner._parameters else owner._buffers)[last] = tensor
 
 
+def has_onednn() -> bool:
+    """Whether this torch comes with oneDNN, and with the operation below."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def onednn_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """rows @ weight.T + bias by oneDNN, the operation that torch's compiler takes; slices would be very slow."""
+    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+
+
 def torch_is_overridden() -> bool:
     """Whether somebody counts, records or replaces torch's own operations here, or transforms functions of them."""
     transformed = torch._C._are_functorch_transforms_active()  # torch.func
