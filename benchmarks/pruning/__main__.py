@@ -3,11 +3,14 @@
     python -m benchmarks.pruning --models DIR --out RESULTS --data sst2,mrpc,cola,snli,translator \\
         --speedups 1.25,1.5,2,2.4,3 --methods heads,neurons,ours,kwon,textpruner
 
-DIR has the models mrpc, cola and snli, made by recipes/finetune.py. Units are scored and calibrated on
-training data; the test data gives the score only, and nothing is chosen on it. Every part (a data set, a method, a
-speed) is kept in RESULTS: the same command resumes, and prints and writes the table (table.md, table.json) of all parts
-that are there. With --retime, the speed of these parts is measured again, if the machine was busy before. TextPruner
-runs in an environment of its own: see benchmarks/pruning/textpruner.py.
+DIR has the models mrpc, cola and snli, made by recipes/finetune.py. Units are scored and calibrated on training data;
+the test data only judges, and nothing is chosen on it. Cuts are compared by their scores, and by how far their
+predictions on the test data are from the whole model's (Kullback-Leibler divergence), which tells apart cuts that score
+alike.
+
+Every part (a data set, a method, a speed) is kept in RESULTS: the same command resumes, and prints and writes the table
+(table.md, table.json) of all parts that are there. With --retime, the speed of these parts is measured again, if the
+machine was busy before. TextPruner runs in an environment of its own: see benchmarks/pruning/textpruner.py.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,7 @@ from benchmarks.pruning import textpruner
 from benchmarks.pruning.data import JOBS, Data, read, where
 from benchmarks.pruning.judge import Difference, difference, pooled
 from benchmarks.pruning.methods import BASELINES, METHODS, OURS, maker
-from benchmarks.pruning.parts import WHOLE, Parts, Timing
+from benchmarks.pruning.parts import MEASURES, WHOLE, Parts, Timing, metrics
 from benchmarks.pruning.show import tables
 from headcount.errors import HeadcountError
 from headcount.files import to_json, write_whole
@@ -36,7 +40,9 @@ def main(args: Sequence[str] | None = None) -> None:
     options = arguments(args)
     torch.set_num_threads(options.threads)
     results: dict[str, Any] = {"data": [], "versus": []}
-    compared: dict[str, dict[str, dict[str, Difference]]] = {method: {} for method in BASELINES}
+    compared: dict[tuple[str, str], dict[str, dict[str, Difference]]] = {
+        pair: {} for pair in product(BASELINES, MEASURES)
+    }
     for key in options.data:
         if where(key, options.models) is None:
             print(f"# {key} is left out: recipes/finetune.py makes its model", flush=True)
@@ -44,12 +50,12 @@ def main(args: Sequence[str] | None = None) -> None:
         data = read(key, options.models, examples=options.examples, limit=options.limit, seed=options.seed)
         found = measured(data, options)
         results["data"].append(rows(data, found, options))
-        for method in BASELINES:
-            if one := against(method, data, found, options.speedups):
-                compared[method][data.name] = one
+        for method, measure in compared:
+            if one := against(method, measure, data, found, options.speedups):
+                compared[method, measure][data.name] = one
         del data, found
         gc.collect()
-    results["versus"] = [compare(method, by_data, options.speedups) for method, by_data in compared.items() if by_data]
+    results["versus"] = [compare(*pair, by_data, options.speedups) for pair, by_data in compared.items() if by_data]
     text = tables(results)
     write_whole(options.out / "table.md", text.encode())
     write_whole(options.out / "table.json", to_json(results).encode())
@@ -80,40 +86,48 @@ def measured(data: Data, options: argparse.Namespace) -> dict[tuple[str, float],
 def rows(data: Data, found: dict[tuple[str, float], dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
     """One data set of the table: by speed, then by method, each with its change from the whole model."""
     metric, whole = data.test.metric, found[WHOLE, 1.0]
+    before = whole["measures"]["score"]
     listed = []
     for ratio in options.speedups:
         for method in options.methods:
             row = dict(found.get((method, ratio), {}))
             if "score" in row:
-                ours = [row.pop("statistics")]
-                row["change"] = asdict(difference([whole["statistics"]], ours, metric, whole["score"]))
+                after = row.pop("measures")["score"]
+                row["change"] = asdict(difference([before], [after], metric, whole["score"]))
             if row:
                 listed.append(row)
-    plain = {name: value for name, value in whole.items() if name != "statistics"}
+    plain = {name: value for name, value in whole.items() if name != "measures"}
     return {"name": data.name, "whole": plain, "rows": listed}
 
 
 def against(
-    method: str, data: Data, found: dict[tuple[str, float], dict[str, Any]], speedups: Sequence[float]
+    method: str,
+    measure: str,
+    data: Data,
+    found: dict[tuple[str, float], dict[str, Any]],
+    speedups: Sequence[float],
 ) -> dict[str, Difference]:
-    """Ours against a baseline at every speed that both reached, and in the mean over these speeds."""
+    """Ours against a baseline by one measure, at every speed that both reached, and in the mean over these speeds."""
     both = [ratio for ratio in speedups if all("score" in found.get((one, ratio), {}) for one in (OURS, method))]
     if not both:
         return {}
-    theirs, ours = ([found[one, ratio]["statistics"] for ratio in both] for one in (method, OURS))
-    metric, base = data.test.metric, found[WHOLE, 1.0]["score"]
+    theirs, ours = ([found[one, ratio]["measures"][measure] for ratio in both] for one in (method, OURS))
+    metric, base = metrics(data)[measure], found[WHOLE, 1.0][measure]
     each = {f"{ratio:g}": difference([a], [b], metric, base) for ratio, a, b in zip(both, theirs, ours, strict=True)}
     return {**each, "mean": difference(theirs, ours, metric, base)}
 
 
-def compare(method: str, by_data: dict[str, dict[str, Difference]], speedups: Sequence[float]) -> dict[str, Any]:
+def compare(
+    method: str, measure: str, by_data: dict[str, dict[str, Difference]], speedups: Sequence[float]
+) -> dict[str, Any]:
     """Pooled over data sets: at each speed, and for the mean of the speeds, whose tests are not independent."""
     together = {}
     for speed in [*(f"{ratio:g}" for ratio in speedups), "mean"]:
         if tests := [found[speed] for found in by_data.values() if speed in found]:
             together[speed] = asdict(pooled(tests))
     data = {name: {speed: asdict(one) for speed, one in found.items()} for name, found in by_data.items()}
-    return {"method": OURS, "against": method, "speeds": list(speedups), "data": data, "pooled": together}
+    what = {"method": OURS, "against": method, "by": measure}
+    return {**what, "speeds": list(speedups), "data": data, "pooled": together}
 
 
 def arguments(args: Sequence[str] | None) -> argparse.Namespace:

@@ -1,10 +1,15 @@
-"""A part of the table: one data set, method and speed, measured once and kept in a directory, so that a run resumes."""
+"""A part of the table: one data set, method and speed, measured once and kept in a directory, so that a run resumes.
+
+What is measured on every test example, `MEASURES`: what the score is made of, and the divergence of the predictions
+from the whole model's, which needs no labels and tells apart cuts that score alike.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +26,10 @@ from headcount.files import read_object, to_json, write_whole
 from headcount.runs import model_signature
 from headcount.structure import anatomy
 from headcount.surgery import remove
-from headcount.tasks import Task
+from headcount.tasks import Metric, Task, unlabeled
+from headcount.tasks.metrics import UNLABELED
 
+MEASURES = ("score", "divergence")
 WHOLE = "whole"  # the method that removes nothing
 BATCHES = (1, 16)
 
@@ -37,12 +44,13 @@ class Timing:
 
 
 class Parts:
-    """The finished parts of one data set, in RESULTS/DATA: a JSON object and the statistics of every test example."""
+    """The finished parts of one data set, in RESULTS/DATA: a JSON object and the measures of every test example."""
 
     def __init__(self, data: Data, results: Path, timing: Timing) -> None:
         self.data, self.timing = data, timing
         self.results, self.folder = results, results / data.key
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.metrics = metrics(data)
         self.signature = {
             "model": model_signature(data.model)["fingerprint"],
             "score": data.score.signature()["fingerprint"],
@@ -50,13 +58,15 @@ class Parts:
         }
 
     def read(self, method: str, ratio: float) -> dict[str, Any] | None:
-        """A finished part, with its statistics (N, S) if there are any; None if it is to be measured (again)."""
+        """A finished part, with its measures (N, S) if there are any; None if it is to be measured (again)."""
         found = read_object(self._file(method, ratio))
         if found is None or found["signature"] != self._signed(method, ratio):
             return None
         if "score" in found:
             with np.load(self._file(method, ratio).with_suffix(".npz")) as arrays:
-                found["statistics"] = arrays["statistics"]
+                found["measures"] = dict(arrays)
+            if set(found["measures"]) != set(MEASURES):
+                return None  # from a version that measured something else
         return found
 
     def measure(self, method: str, ratio: float, make: Callable[[float], Any]) -> dict[str, Any]:
@@ -70,13 +80,19 @@ class Parts:
             result["remark"] = first_line(error)
         else:
             result["seconds"] = time.perf_counter() - started
-            statistics = self._statistics(method, ratio, smaller, result)
-            result["score"] = float(self.data.test.metric.of_sums(statistics.sum(0)))
-            result |= self.data.test.metric.facts() | {"n": len(statistics), "left": left(smaller)}
+            measures = {"score": self._statistics(method, ratio, smaller, result)}
+            measures["divergence"] = evaluate(smaller, self.as_whole).of()
+            result |= {name: float(self.metrics[name].of(values)) for name, values in measures.items()}
+            result |= self.data.test.metric.facts() | {"n": len(self.data.test), "left": left(smaller)}
             result |= self._costs(smaller)
-            np.savez_compressed(self._file(method, ratio).with_suffix(".npz"), statistics=statistics)
+            np.savez_compressed(self._file(method, ratio).with_suffix(".npz"), **measures)
         write_whole(self._file(method, ratio), to_json(result).encode())  # last: a part that is there is whole
         return self.read(method, ratio) or result
+
+    @cached_property
+    def as_whole(self) -> Task:
+        """The test examples, and what the whole model predicts for them in place of their labels."""
+        return unlabeled(self.data.test, self.data.model, "divergence")
 
     def retime(self, method: str, ratio: float) -> None:
         """Measure the speed of a finished part again: of a model of the same widths, which is all that speed needs."""
@@ -123,6 +139,11 @@ class Parts:
             for rows in (timed.rows, timed.decoding)
         )
         return {"flops": before / after, "length": length, "speed": speed, "decoding": decoding, **asdict(self.timing)}
+
+
+def metrics(data: Data) -> dict[str, Metric]:
+    """What each of the measures is summed up by."""
+    return {"score": data.test.metric, "divergence": UNLABELED["divergence"]}
 
 
 def statistics_of(predictions: list[int], task: Task, classes: int) -> np.ndarray:

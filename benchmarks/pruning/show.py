@@ -11,6 +11,8 @@ METHODS = {
     "kwon-clip": "Kwon et al., clipped", "textpruner": "TextPruner",
 }  # fmt: skip
 
+UNITS = {"score": "in points", "divergence": "in hundredths of a nat nearer"}
+
 
 def tables(results: dict[str, Any]) -> str:
     """All of it. results: what `benchmarks.pruning` writes as JSON."""
@@ -19,7 +21,7 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def table(one: dict[str, Any]) -> str:
-    """One data set: a row for each speed, a column for each method; first the scores, then the speeds."""
+    """One data set: a row for each speed, a column for each method; scores, divergences, speeds."""
     whole = one["whole"]
     methods = [name for name in METHODS if any(row["method"] == name for row in one["rows"])]
     found = {(row["asked"], row["method"]): row for row in one["rows"]}
@@ -38,6 +40,11 @@ def table(one: dict[str, Any]) -> str:
         *head,
         *rows(lambda row: f"{score(row['score'], row)}, {interval(row['change'])}"),
         "",
+        f"Divergence from the whole model, in hundredths of a nat ({one['name']}):",
+        "",
+        *head,
+        *rows(lambda row: f"{100 * row['divergence']:.2f}"),
+        "",
         f"How many times as fast at batch 1, and at batch 16 ({one['name']}):",
         "",
         *head,
@@ -47,10 +54,10 @@ def table(one: dict[str, Any]) -> str:
 
 def versus(one: dict[str, Any]) -> str:
     """Ours against one baseline: per data set and speed, and pooled over data sets."""
-    speeds = one["speeds"]
+    speeds, unit = one["speeds"], UNITS[one["by"]]
     head = [*(f"{speed:g}" for speed in speeds), "mean"]
     lines = [
-        f"**{one['method']} against {one['against']}**, in points (paired bootstrap, 95% interval)",
+        f"**{one['method']} against {one['against']}**, by the {one['by']}, {unit} (paired bootstrap, 95% interval)",
         "",
         f"| | {' | '.join(head)} |",
         f"|-|{'-|' * len(head)}",

@@ -132,6 +132,13 @@ def test_the_table_and_its_parts(benchmark, tmp_path, capsys):
     by_method = {row["method"]: row for row in rows if row["asked"] == 1.5}
     ours = remove(data.model, ["encoder.0.0"])
     assert by_method["ours"]["score"] == pytest.approx(evaluate(ours, data.test).score())
+    with torch.no_grad():
+        batch = data.test.batch(range(len(data.test)))
+        logs = [data.test.outputs(model, batch).double().log_softmax(-1) for model in (data.model, ours)]
+    divergences = (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
+    assert by_method["ours"]["divergence"] == pytest.approx(divergences.mean().item(), rel=1e-4)
+    nearer = next(one for one in results["versus"] if one["by"] == "divergence")["data"]["SST2"]["1.5"]["change"]
+    assert nearer == pytest.approx(100 * (by_method["kwon"]["divergence"] - divergences.mean().item()), rel=1e-4)
     assert by_method["ours"]["left"]["encoder.0"] == 3
     assert by_method["kwon"]["flops"] == pytest.approx(1.5, abs=0.1)
     assert set(by_method["kwon"]["speed"]) == {"1", "16"}
