@@ -1,7 +1,7 @@
 """Ways to choose units, compared by how far the cuts' predictions are from the whole model's.
 
     python -m benchmarks.pruning.choices --models DIR --out RESULTS --data sst2,cola,snli --speedups 2.4,3 \\
-        --methods ours,surgeon,ziplm,interactions --steps 0.05,0.1 --scored 1024
+        --methods ours,surgeon,joint,reconstruction --steps 0.05,0.1 --scored 1024
 
 Every search calibrates on the same training examples, and scores units on the first of them (`--scored`). Its cuts are
 judged on other training examples, by the Kullback-Leibler divergence of their predictions from the whole model's: it
@@ -119,7 +119,7 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="directory of the results")
     parser.add_argument("--data", type=names(JOBS), default=["sst2", "cola", "snli"], help=",".join(JOBS))
     own = [name for name in METHODS if name not in BASELINES]
-    usual = ["ours", "surgeon", "ziplm", "interactions"]
+    usual = ["ours", "surgeon", "joint", "reconstruction"]
     parser.add_argument("--methods", type=names(own), default=usual, help=",".join(own))
     parser.add_argument("--speedups", type=ratios, default=[2.4, 3], help="how many times fewer FLOPs")
     parser.add_argument("--steps", type=lambda text: list(map(float, text.split(","))), default=[0.05])

@@ -25,11 +25,12 @@ from benchmarks.pruning.data import Data, read, where
 from benchmarks.pruning.judge import Difference, difference, pooled
 from headcount.engine import batches_by_length, fast_products
 from headcount.evaluation import evaluate
+from headcount.heads import counts
 from headcount.pruning import compensate
 from headcount.pruning.calibration import Calibration
 from headcount.pruning.search import CutSearch
 from headcount.scoring import head_gradients, importance
-from headcount.settings import Pruning, counts
+from headcount.settings import Pruning
 from headcount.structure import anatomy
 from headcount.surgery import remove
 

@@ -20,9 +20,10 @@ import torch
 
 from benchmarks.pruning.data import JOBS, read, where
 from headcount.evaluation import evaluate
+from headcount.heads import counts
 from headcount.pruning.cut_size import Budget, unshowable
 from headcount.pruning.search import CutSearch
-from headcount.settings import Pruning, counts
+from headcount.settings import Pruning
 from headcount.stats import at_most
 from headcount.structure import anatomy
 from headcount.tasks import Metric

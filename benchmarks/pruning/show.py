@@ -7,7 +7,7 @@ from typing import Any
 
 METHODS = {
     "heads": "heads alone", "neurons": "neurons alone", "ours": "**headcount**", "kwon": "Kwon et al.",
-    "surgeon": "headcount, surgeon", "ziplm": "ZipLM's criterion", "interactions": "headcount, interactions",
+    "surgeon": "headcount, surgeon", "joint": "headcount, joint", "reconstruction": "headcount, reconstruction",
     "kwon-clip": "Kwon et al., clipped", "textpruner": "TextPruner",
 }  # fmt: skip
 

@@ -175,6 +175,25 @@ def count_units(units: Iterable[Head]) -> str:
     return " and ".join(counted(number, what) for what, number in numbers.items() if number) or "0 heads"
 
 
+def counts(total: int, step: float) -> list[int]:
+    """Numbers of heads to remove, from none to all of them, `step` more each time.
+
+    >>> counts(72, 0.25)
+    [0, 18, 36, 54, 72]
+    >>> counts(8, 3)
+    [0, 3, 6, 8]
+
+    step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
+    """
+    if not step > 0 or (step >= 1 and step != int(step)):
+        raise HeadcountError(
+            f"{step:g} is neither a share nor a number of heads", advice="give {step} as 0.1, a share, or as 5"
+        )
+    each = step * total if step < 1 else int(step)
+    found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
+    return sorted({*found, total})
+
+
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers in short.
 

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from headcount.errors import HeadcountError, counted, unknown
-from headcount.heads import asked_units
+from headcount.heads import asked_units, counts
 
-Method = Literal["search", "surgeon", "refitted", "michel", "reestimated", "fisher", "interactions"]
+Method = Literal[
+    "search", "surgeon", "joint", "reconstruction", "refitted", "michel", "reestimated", "fisher", "interactions"
+]
 Compensation = Literal["refit", "mean", "none"]
 Cost = Literal["flops", "params", "time"]
 Overlap = Literal["refuse", "drop", "allow"]
@@ -30,32 +32,37 @@ class SearchMethod:
     """A way to choose heads.
 
     pick: how, one of `PICKERS` in pruning/search_methods.py.
-    moment: of the gradients, what stands for the expected loss where units of several kinds are compared by cost; None
-        for a method that compares heads only.
+    loss: what stands for the expected loss where units are compared by cost: a moment of the gradients, or
+        "reconstruction", without gradients: what a refit loses of a site's output. That always compares by cost.
     reestimated: the gradients are taken again after each step, in the pruned model.
     compensated: … in the pruned and compensated model, which is the one that will be used.
-    unexplained: where units are compared by cost and refitted, only what the others cannot reproduce counts.
-    one_by_one: … without the units that a step has chosen already.
     about: one line for the documentation.
+    unexplained: where units are compared by cost and refitted, only what the others cannot reproduce counts.
+    within: … how units that a step has chosen already change the losses of the others, if at all.
     """
 
     pick: str
-    moment: str | None
+    loss: str
     reestimated: bool
     compensated: bool
     about: str
     unexplained: bool = False
-    one_by_one: bool = False
+    within: str = ""
 
 
+_SEARCH = ("interactions", "squares", True, True)
 SEARCHES: dict[str, SearchMethod] = {
     "michel": SearchMethod("importance", "absolute", False, False, "M19: importance once, in one order"),
     "reestimated": SearchMethod("importance", "absolute", True, False, "M19's importance, estimated again each step"),
     "fisher": SearchMethod("fisher", "squares", False, False, "squared gradients once, in one order"),
-    "interactions": SearchMethod("interactions", None, True, False, "Fisher interactions and swaps, estimated again"),
-    "refitted": SearchMethod("interactions", "squares", True, True, "the same in the compensated model"),
-    "search": SearchMethod("interactions", "squares", True, True, "by cost, of what others cannot reproduce", True),
-    "surgeon": SearchMethod("interactions", "squares", True, True, "and within a step, one by one", True, True),
+    "interactions": SearchMethod(
+        "interactions", "squares", True, False, "Fisher interactions, estimated again", within="interactions"
+    ),
+    "refitted": SearchMethod(*_SEARCH, "squared gradients in the compensated model"),
+    "search": SearchMethod(*_SEARCH, "by cost, of what others cannot reproduce", True),
+    "surgeon": SearchMethod(*_SEARCH, "and within a step, one by one", True, "elimination"),
+    "joint": SearchMethod(*_SEARCH, "and with Fisher interactions inside a site", True, "interactions"),
+    "reconstruction": SearchMethod("", "reconstruction", True, True, "ZipLM's, without gradients", True, "elimination"),
 }
 
 
@@ -223,7 +230,8 @@ class Pruning:
             self._set(units=("heads",) if size is None else ("heads", "neurons"))
         units = asked_units(self.units or ())
         self._set(units=units)
-        if self.cost is None and units != ("heads",):
+        reconstructs = SEARCHES[self.method].loss == "reconstruction"
+        if self.cost is None and (units != ("heads",) or reconstructs):
             self._set(cost=COST_OF.get(size or "", "flops"))
         if self.cost is None:
             return
@@ -234,9 +242,11 @@ class Pruning:
                 "a number of heads says nothing about other units or their cost",
                 advice="give {params}, {flops} or {speedup} instead, or leave {units} and {cost} out",
             )
-        if SEARCHES[self.method].moment is None:
-            others = ", ".join(name for name, one in SEARCHES.items() if one.moment is not None)
-            raise HeadcountError(f"{self.method} compares heads only", advice=f"choose {{method}} from {others}")
+        if reconstructs and self.compensation != "refit":
+            raise HeadcountError(
+                f"{self.method} measures what a refit loses",
+                advice="leave {compensation} out, or choose {method} search",
+            )
         if self.uniform and "sublayers" in units:
             raise HeadcountError("a model without some of its sublayers is not uniform", advice="leave {uniform} out")
         if self.step >= 1:
@@ -370,25 +380,6 @@ class Gating:
         refuse_settings(self, wanted)
         if self.weights is not None and self.weights not in WEIGHTS:
             raise HeadcountError(unknown("choice of weights", self.weights, WEIGHTS))
-
-
-def counts(total: int, step: float) -> list[int]:
-    """Numbers of heads to remove, from none to all of them, `step` more each time.
-
-    >>> counts(72, 0.25)
-    [0, 18, 36, 54, 72]
-    >>> counts(8, 3)
-    [0, 3, 6, 8]
-
-    step: a share of the heads below 1 (M19: 0.1), or a whole number of them.
-    """
-    if not step > 0 or (step >= 1 and step != int(step)):
-        raise HeadcountError(
-            f"{step:g} is neither a share nor a number of heads", advice="give {step} as 0.1, a share, or as 5"
-        )
-    each = step * total if step < 1 else int(step)
-    found = [min(total, round(each * number)) for number in range(int(total / max(each, 1e-9)) + 2)]
-    return sorted({*found, total})
 
 
 def refuse_settings(settings: Any, wanted: dict[str, tuple[bool, str]]) -> None:

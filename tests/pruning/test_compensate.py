@@ -19,7 +19,6 @@ from headcount.pruning.compensation import (
     PENALTIES,
     REPRODUCED,
     WELL_CONDITIONED,
-    Elimination,
     NormalEquations,
     OutputSums,
     _left_over,
@@ -28,7 +27,7 @@ from headcount.pruning.compensation import (
     ridge_change,
     unexplained,
 )
-from headcount.pruning.search_methods import Candidate, cheapest_by_cost
+from headcount.pruning.search_methods import Candidate, Elimination, cheapest_by_cost
 from headcount.pruning.unit_costs import CostTable
 from headcount.scoring import unit_moments
 from headcount.structure import anatomy, whole_anatomy
@@ -135,6 +134,31 @@ def test_what_is_left_over_follows_from_the_inverse(width):
     inverse = torch.linalg.inv(gram + penalty * torch.eye(12))
     matrix = _over_own_block(inverse, width)
     assert torch.allclose(_left_over(inverse, penalty, width), (matrix.T @ gram @ matrix).diagonal())
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_a_projection_loses_is_what_the_ridge_regressions_leave_of_it(width, alike):
+    """Against one ridge regression per unit, written out; where nothing predicts anything, the whole output is lost."""
+    rows = torch.randn(60, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if alike:
+        rows[:, 6:] = rows[:, :6] + 0.2 * rows[:, 6:]
+    weight = torch.randn(5, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sums = OutputSums.empty(12, centred=True)
+    sums.add(rows)
+    found = sums.residual(width)
+    assert (found.gram is None) == alike
+    centred = rows - rows.mean(0)
+    alone, whole = found.lost(weight)
+    for unit, lost in enumerate(alone.tolist()):
+        own = torch.zeros(12, dtype=torch.bool)
+        own[unit * width : (unit + 1) * width] = True
+        others = centred[:, ~own]
+        ridge = others.T @ others + found.penalty * torch.eye(len(others.T))
+        stand_in = others @ torch.linalg.solve(ridge, others.T @ centred[:, own]) if alike else 0.0
+        expected = ((centred[:, own] - stand_in) @ weight[:, own].T).square().sum()
+        assert lost == pytest.approx(float(expected), rel=1e-3)
+    assert whole == pytest.approx(float((centred @ weight.T).square().sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize("width", [1, 3])

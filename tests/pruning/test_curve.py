@@ -5,11 +5,10 @@ import pytest
 
 from headcount import evaluate, importance, pruning_curve, remove
 from headcount.errors import BadData, HeadcountError, RunConflict
-from headcount.heads import Head
+from headcount.heads import Head, counts
 from headcount.pruning import curve as curve_module
 from headcount.pruning.search_methods import removable
 from headcount.scoring import Scores
-from headcount.settings import counts
 from headcount.structure import anatomy
 from toy_jobs import JOBS, classification, language, translation
 

@@ -72,7 +72,7 @@ def test_search_estimates_in_the_compensated_model(model):
     assert set(second.removed) == {*first.removed, *(heads[i] for i in again)}
 
 
-@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("method", [name for name, one in SEARCHES.items() if one.loss != "reconstruction"])
 def test_every_method_reaches_every_size(model, method):
     sizes = [len(anatomy(cut.model).heads) for cut in cuts(model, classification(n=8), [2, 4, 8], method=method)]
     assert sizes == [6, 4, 0]

@@ -1,5 +1,7 @@
 """Heads, neurons and sublayers in one search: by what they cost, exactly as far as asked, the same after a stop."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,12 @@ from headcount import anatomy, load, prune, remove, save
 from headcount.errors import HeadcountError
 from headcount.heads import Head
 from headcount.pruning import Pruning
+from headcount.pruning.compensation import unexplained
 from headcount.pruning.search import CutSearch
 from headcount.pruning.search_methods import Candidate, candidates_of, cheapest_by_cost
 from headcount.pruning.unit_costs import CostTable, cost_table, flops_of
-from headcount.scoring import unit_moments
+from headcount.scoring import head_gradients, unit_moments
+from headcount.settings import SEARCHES
 from headcount.surgery import as_stock
 from toy_jobs import JOBS, classification, language
 from zoo_tasks import ZooTask
@@ -59,6 +63,56 @@ def test_the_surgeon_keeps_one_of_two_that_can_stand_in_for_each_other(model, ta
         twins = [(head, Head(head.kind, head.layer, head.index + 1)) for head in anatomy(model, "neurons").heads[::2]]
         pairs[method] = sum(one in removed and other in removed for one, other in twins)
     assert pairs["surgeon"] < pairs["search"] / 2
+
+
+@pytest.mark.parametrize(("method", "compensated"), [("joint", True), ("interactions", False)])
+def test_interactions_inside_a_site_are_those_of_the_definition(method, compensated):
+    """Chosen one by one by a loop over the definition: what the loss rises by with the next unit, per cost."""
+    model, task = tiny_models.bert(pad_token_id=0, initializer_range=0.3), classification(0, 24)
+    search = CutSearch(model, task, Pruning(flops=0.9, units="heads,neurons", method=method))
+    (cut,) = search.cuts([300])
+    units = list(anatomy(model, ["heads", "neurons"]).heads)
+    residuals = unexplained(model, search.calibration) if compensated else None
+    gradients = head_gradients(model, task, units=["heads", "neurons"], residuals=residuals).astype(float)
+    chosen: list[int] = []
+
+    def rise(u):
+        alike = [v for v in chosen if units[v].site == units[u].site]
+        joint = sum((gradients[:, u] * gradients[:, v]).mean() for v in alike)
+        cost = search.costs.per_unit(units[u].site, len(search.costs.curves[units[u].site]) - 1)
+        return (0.5 * (gradients[:, u] ** 2).mean() + joint) / cost
+
+    while search.costs.saved(Counter(units[u].site for u in range(len(units)) if u not in chosen)) < cut_goal(search):
+        chosen.append(min((u for u in range(len(units)) if u not in chosen), key=rise))
+    assert search.costs.rounded([units[u] for u in chosen]) == list(cut.removed)
+    assert len({unit.site for unit in cut.removed}) > 1
+
+
+def cut_goal(search):
+    return 0.3 * search.costs.total
+
+
+def test_every_method_removes_all_kinds_of_units(model, tasks):
+    found = anatomy(model, ["heads", "neurons", "sublayers"])
+    for method, one in SEARCHES.items():
+        search = CutSearch(model, tasks[0], Pruning(flops=0.5, units="heads,neurons,sublayers", method=method))
+        losses, _ = search.expected_losses(model)
+        assert losses.keys() == set(found.units), method
+        assert min(losses.values()) >= 0, method
+        if one.loss == "reconstruction":
+            heads = {site.name: max(losses[head] for head in site.heads) for site in found.sites}
+            assert all(losses[name] > most for name, most in heads.items())
+        pruned = prune(model, *tasks, flops=0.5, units="heads,neurons", method=method)
+        assert pruned.flops_after <= 0.5 * pruned.flops_before, method
+
+
+def test_no_sublayer_goes_that_need_not(model, tasks):
+    for share in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
+        pruned = prune(model, *tasks, flops=share, units="sublayers")
+        sites = {head.site for head in pruned.removed}
+        for site in sites:
+            fewer = remove(model, [head for head in pruned.removed if head.site != site])
+            assert 1 - flops_of(fewer, tasks[1]) / pruned.flops_before < share, (share, site, sites)
 
 
 def test_neurons_are_kept_in_multiples_that_kernels_like(model, tasks):
@@ -193,7 +247,8 @@ def test_the_result_says_what_is_left_where(model, tasks):
         ({"flops": 1.5}, "1.5", "flops"),
         ({"flops": 0.5, "cost": "energy"}, "'energy'", "flops"),
         ({"heads": 2, "units": "heads,neurons"}, "a number of heads", "params"),
-        ({"flops": 0.5, "method": "interactions"}, "interactions", "search"),
+        ({"flops": 0.5, "method": "reconstruction", "compensation": "mean"}, "reconstruction", "compensation"),
+        ({"heads": 2, "method": "reconstruction"}, "a number of heads", "flops"),
         ({"flops": 0.5, "uniform": True, "units": "heads,sublayers"}, "sublayers", "uniform"),
         ({"flops": 0.5, "step": 3}, "3", "share"),
         ({"flops": 0.5, "units": ""}, "no units", "neurons"),

@@ -12,7 +12,7 @@ from headcount.cli.importance import Method
 from headcount.cli.options import ScoreTargets, Setup, command, listed, one_of, usage
 from headcount.cli.prune import OverlapOption
 from headcount.errors import counted
-from headcount.settings import counts
+from headcount.heads import counts
 
 
 @command(sharded=True)

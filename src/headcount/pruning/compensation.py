@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from scipy.linalg import solve_triangular
 from torch import Tensor, nn
 
 from headcount.engine import Progress, fast_products, product
@@ -93,7 +91,7 @@ _ADJUSTMENTS: dict[str, Callable[..., None] | None] = {"none": None, "mean": _ad
 
 def _fold_mean(site: Site, original: Site, seen: Calibration) -> None:
     """Add the removed units' mean output (their mean context through their columns) to the bias."""
-    weight = _columns(original)  # (d, units * width)
+    weight = columns_of(original)  # (d, units * width)
     mean = seen.mean_context(original.name).clone()  # (units * width,)
     by_unit = mean.view(len(original.kept), original.width)
     by_unit[[original.places[index] for index in site.kept]] = 0
@@ -110,7 +108,7 @@ def _refit(site: Site, seen: Calibration, forward: LayerwiseForward) -> None:
     output: Any = site.output
     has_bias = output.bias is not None
     width = len(site.kept) * site.width
-    folds = [NormalEquations.empty(width + has_bias, len(_columns(site))) for _ in range(2)]
+    folds = [NormalEquations.empty(width + has_bias, len(columns_of(site))) for _ in range(2)]
     for context, missing in seen.missing(forward, site):  # (n, width), (n, d)
         if has_bias:
             context = torch.cat([context, context.new_ones(len(context), 1)], dim=1)
@@ -163,57 +161,26 @@ class Unexplained(Residual):
     """The residuals of a site's units.
 
     own: P[U, U] of the columns U of every unit, (units, width, width). penalty: of the regressions.
+    gram: G, where the others predict nothing and P is the unit matrix.
     """
 
     own: Tensor
     penalty: float
+    gram: Tensor | None = None
 
-
-class Elimination:
-    """Units of one site that are removed one after another: the residuals of the others grow, as there are fewer left
-    to reproduce them.
-
-    With R the columns that are gone and L L^T = P[R, R], P of the others is P - Z^T Z with Z = L^-1 P[R, :], which gets
-    new rows with each unit that goes.
-    """
-
-    def __init__(self, found: Unexplained, kept: Sequence[int]) -> None:
-        self.places = {index: place for place, index in enumerate(kept)}
-        self.found, self.own = found, found.own.double().numpy()
-        self.gone = np.zeros((0, len(found.matrix)))  # Z, (|R|, k)
-
-    def growth(self, index: int) -> float:
-        """By what factor the squared residual of a unit has grown."""
-        before, now = (self._squares(columns, index) for columns in (self._column(index), self._now(index)))
-        return now / before
-
-    def remove(self, index: int) -> None:
-        now = self._now(index)
-        root = np.linalg.cholesky(_positive(now[self._rows(index)]))
-        self.gone = np.concatenate([self.gone, solve_triangular(root, now.T, lower=True)])
-
-    def _column(self, index: int) -> np.ndarray:
-        """P[:, U] before anything was removed, (k, width)"""
-        return self.found.matrix[:, self._rows(index)].double().numpy() @ self.own[self.places[index]]
-
-    def _now(self, index: int) -> np.ndarray:
-        return self._column(index) - self.gone.T @ self.gone[:, self._rows(index)]
-
-    def _squares(self, columns: np.ndarray, index: int) -> float:
-        """The squared residual of a unit with these P[:, U]: see `_left_over`."""
-        inverse = np.linalg.inv(_positive(columns[self._rows(index)]))
-        left = np.trace(inverse - self.found.penalty * inverse @ (columns.T @ columns) @ inverse)
-        return max(float(left), 1e-6 * float(np.trace(inverse)))
-
-    def _rows(self, index: int) -> slice:
-        width, place = self.own.shape[-1], self.places[index]
-        return slice(place * width, (place + 1) * width)
-
-
-def _positive(matrix: np.ndarray) -> np.ndarray:
-    """A symmetric matrix as positive definite as it is but for rounding."""
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors * values.clip(min=1e-9 * max(1e-30, float(values.max())))) @ vectors.T
+    def lost(self, weight: Tensor) -> tuple[Tensor, float]:
+        """What a projection of the outputs loses with each unit, (units,), and with all of them: sums of squares over
+        the calibration set, with the others standing in (ZipLM's criterion). weight: (d, k)."""
+        weight, width = weight.double(), self.own.shape[-1]
+        if self.gram is None:
+            by_unit = self.matrix.unflatten(1, (-1, width)).transpose(0, 1).double()  # (units, k, width)
+            left = torch.linalg.inv(self.own) - self.penalty * by_unit.mT @ by_unit  # of G: see `_left_over`
+            inverse = (by_unit @ self.own).transpose(0, 1).flatten(1)  # P
+            gram = torch.linalg.inv(inverse) - self.penalty * torch.eye(len(inverse)).to(inverse)
+        else:
+            gram, left = self.gram, _blocks(self.gram, width)[1]
+        columns = weight.unflatten(1, (-1, width)).transpose(0, 1)  # (units, d, width)
+        return (columns @ left * columns).sum((1, 2)), float((weight @ gram * weight).sum())
 
 
 @dataclass
@@ -256,9 +223,9 @@ class OutputSums:
             error = float(left.sum()) / max(1e-3, 1 - fitted / self.rows) ** 2
             if error < least:
                 best, least, chosen = inverse, error, penalty
-        if best is None:
-            best = torch.eye(len(gram)).to(gram)
-        return Unexplained(_over_own_block(best, width).float(), mean.float(), _blocks(best, width)[1], chosen)
+        whole = gram if best is None else None
+        best = torch.eye(len(gram)).to(gram) if best is None else best
+        return Unexplained(_over_own_block(best, width).float(), mean.float(), _blocks(best, width)[1], chosen, whole)
 
 
 def _left_over(inverse: Tensor, penalty: float, width: int) -> Tensor:
@@ -284,7 +251,7 @@ def _blocks(inverse: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return blocks, torch.stack([inverse[at : at + width, at : at + width] for at in range(0, len(inverse), width)])
 
 
-def _columns(site: Site) -> Tensor:
+def columns_of(site: Site) -> Tensor:
     """The output projection's weight as (d, units * width), whichever way the module stores it."""
     weight = site.output.weight.detach()
     return weight.T if is_transposed(site.output) else weight

@@ -13,14 +13,13 @@ from torch import nn
 from headcount.engine import Progress
 from headcount.errors import HeadcountError, counted
 from headcount.evaluation import evaluate
-from headcount.heads import Head
+from headcount.heads import Head, counts
 from headcount.pruning.search import SearchCheckpoint, cut_name
 from headcount.pruning.search_methods import removable
 from headcount.pruning.splits import resolve_overlap
 from headcount.reporting import Shown
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import Scores, importance
-from headcount.settings import counts
 from headcount.stats import change_bounds, interval
 from headcount.structure import anatomy
 from headcount.surgery import remove

@@ -13,11 +13,11 @@ import numpy as np
 
 from headcount.bench import measure_speed
 from headcount.errors import HeadcountError, counted
-from headcount.heads import UNITS, Head, count_units
+from headcount.heads import UNITS, Head, count_units, counts
 from headcount.pruning.curve import Point, make_point
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.unit_costs import flops_of
-from headcount.settings import COST_OF, Pruning, counts
+from headcount.settings import COST_OF, Pruning
 from headcount.stats import NonInferiority, about, foreseen, noninferior, planned_looks, unseen_share
 from headcount.surgery import remove
 from headcount.tasks import Metric, Task
@@ -241,6 +241,7 @@ def _cut_to_size(search: CutSearch, select_task: Task, base: np.ndarray) -> Chos
         return saving.is_enough(remove(search.model, cut.removed))
 
     _, cut = bisect(search, before, found, is_enough, HALVINGS if search.settings.speedup is not None else None)
+    cut = _without_excess(search, cut, is_enough)
     return cut, (_point(search, select_task, base, cut),)
 
 
@@ -262,6 +263,21 @@ def bisect(
             low, inside = middle, cut
         halvings = None if halvings is None else halvings - 1
     return inside, outside
+
+
+def _without_excess(search: CutSearch, cut: Cut, is_enough: Callable[[Cut], bool]) -> Cut:
+    """The cut, but for sublayers that it need not remove; the one that goes last, as the dearest, is put back first.
+
+    Of units as large as sublayers, the last one can save far more than is missing, and make an earlier one needless.
+    """
+    if "sublayers" not in (search.settings.units or ()):
+        return cut
+    for site in dict.fromkeys(head.site for head in reversed(cut.removed)):
+        rest = [head for head in cut.removed if head.site != site]
+        whole = len(cut.removed) - len(rest) == len(search.found.site(site).heads)
+        if whole and rest and is_enough(fewer := search.without(rest)):
+            cut = fewer
+    return cut
 
 
 def _breaks(search: CutSearch, inside: Cut, outside: Cut) -> tuple[list[Head], list[int]]:

@@ -226,22 +226,25 @@ def forecast(
 
     limits: where the data is too small to show that a drop is within the budget. Nothing is changed.
     """
-    units = settings.units or "heads"
+    units = settings.units or ("heads",)
     refuse_headless(model, units)
     data = split_data(score_task, select_task, test_task, settings)
     if settings.params is not None or settings.flops is not None:
-        Saving(CutSearch(model, data.score, replace(settings, compensation="none")), data.select).refuse_impossible()
+        plain = replace(settings, compensation="none", method="search")
+        Saving(CutSearch(model, data.score, plain), data.select).refuse_impossible()
     found = anatomy(model, units)
     total = len(removable(found.heads_of(settings.kinds), settings.keep_at_least))
+    if units == ("sublayers",):
+        total = sum(bool(site.kept) for site in found.sites_of(settings.kinds))
     tried = len(cut_sizes(settings, THOUSANDTHS if settings.by_cost else total))
-    what = "head" if units == ("heads",) else "unit"
+    what = units[0].removesuffix("s") if len(units) == 1 else "unit"
     forward, backward, evaluation = _costs(model, data.score, data.select, units)
     score, select, test = (sum(task.lengths) for task in (data.score, data.select, data.test))  # tokens
     calibration = min(CALIBRATION_TOKENS, score) if settings.compensation != "none" else 0
     scored_again = tried - 1 if settings.reestimates else 0  # times
     evaluated = tried if settings.heads is None else 1
     steps = [
-        (f"score {counted(len(found.heads), what)} on {counted(len(data.score), 'example')}", backward * score),
+        (f"score {counted(len(found.units), what)} on {counted(len(data.score), 'example')}", backward * score),
         (
             f"try up to {counted(tried, 'cut')} ({settings.method}, compensation {settings.compensation})",
             scored_again * backward * score + tried * 2 * forward * calibration,

@@ -15,9 +15,12 @@ from headcount.engine import Progress
 from headcount.evaluation import evaluate
 from headcount.heads import Head
 from headcount.pruning.calibration import Calibration
-from headcount.pruning.compensation import Elimination, compensate, unexplained
+from headcount.pruning.compensation import Unexplained, columns_of, compensate, unexplained
 from headcount.pruning.search_methods import (
     PICKERS,
+    Elimination,
+    Interactions,
+    OneByOne,
     candidates_of,
     cheapest_by_cost,
     equally_many,
@@ -169,12 +172,12 @@ class CutSearch:
         """Units that save `number` thousandths of the cost together, those of the last cut among them."""
         settings, method = self.settings, SEARCHES[self.settings.method]
         goal = number / THOUSANDTHS * self.costs.total
-        units, eliminations = settings.units or "heads", dict[str, Elimination]()
+        units, one_by_one = settings.units or "heads", dict[str, OneByOne]()
         if self._losses is None or method.reestimated:
             cut = last if method.reestimated else self.whole
             if settings.compensation != "none" and not method.compensated:
                 cut = self.without(cut.removed, "none")
-            self._losses, eliminations = self.expected_losses(cut.model)
+            self._losses, one_by_one = self.expected_losses(cut.model)
         now = anatomy(remove(self.model, last.removed), units)
         widths = {site.name: len(site.kept) for site in now.sites if site.name in self.costs.curves}
         candidates = candidates_of(
@@ -185,21 +188,48 @@ class CutSearch:
             keep_at_least=settings.keep_at_least,
             groups=settings.groups,
         )
-        more = cheapest_by_cost(candidates, self.costs, widths, goal, eliminations)
+        more = cheapest_by_cost(candidates, self.costs, widths, goal, one_by_one)
         return self.costs.rounded([*last.removed, *more])
 
-    def expected_losses(self, model: nn.Module) -> tuple[dict[Head | str, float], dict[str, Elimination]]:
-        """Of each unit of a cut model; and by site, how they grow as more units go, if that can be said."""
+    def expected_losses(self, model: nn.Module) -> tuple[dict[Head | str, float], dict[str, OneByOne]]:
+        """Of each unit of a cut model; and by site, how they change as more units go, if the method says that."""
         settings, method = self.settings, SEARCHES[self.settings.method]
-        residuals = None
+        units = settings.units or "heads"
+        residuals: dict[str, Unexplained] | None = None
         if method.unexplained and settings.compensation == "refit" and self.calibration is not None:
             residuals = unexplained(model, self.calibration)
-        moments = unit_moments(model, self.score_task, settings.units or "heads", residuals=residuals)
-        losses = dict(zip(moments.units, getattr(moments, str(method.moment)).tolist(), strict=True))
-        if residuals is None or not method.one_by_one:
+        if method.loss == "reconstruction":
+            assert residuals is not None
+            losses = self._reconstruction(model, residuals)
+        elif method.within == "interactions":
+            found = anatomy(model, units)
+            gradients = head_gradients(model, self.score_task, units=units, residuals=residuals)  # (examples, units)
+            losses = dict(zip(found.units, np.square(gradients, dtype=np.float64).mean(0).tolist(), strict=True))
+            of_unit = dict(zip(found.units, gradients.T, strict=True))
+            return losses, {
+                site.name: Interactions(np.stack([of_unit[head] for head in site.heads], axis=1), site.kept)
+                for site in found.sites
+                if site.kept and site.heads[0] in of_unit
+            }
+        else:
+            moments = unit_moments(model, self.score_task, units, residuals=residuals)
+            losses = dict(zip(moments.units, getattr(moments, method.loss).tolist(), strict=True))
+        if residuals is None or method.within != "elimination":
             return losses, {}
         kept = {site.name: site.kept for site in whole_anatomy(model).sites}
         return losses, {name: Elimination(found, kept[name]) for name, found in residuals.items()}
+
+    def _reconstruction(self, model: nn.Module, residuals: dict[str, Unexplained]) -> dict[Head | str, float]:
+        """What each site loses of what it passes on, as a share of its squares, without gradients."""
+        assert self.calibration is not None
+        losses: dict[Head | str, float] = {}
+        for site in anatomy(model, ("heads", "neurons")).sites:
+            if site.name in residuals:
+                passed_on = sum(float(targets[site.name].square().sum()) for targets in self.calibration.targets)
+                alone, whole = residuals[site.name].lost(columns_of(site))
+                losses |= dict(zip(site.heads, (alone / passed_on).tolist(), strict=True))
+                losses[site.name] = whole / passed_on
+        return {unit: losses[unit] for unit in anatomy(model, self.settings.units or "heads").units if unit in losses}
 
 
 class SearchCheckpoint:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from headcount.errors import HeadcountError, counted
 from headcount.heads import Head
-from headcount.pruning.compensation import Elimination
+from headcount.pruning.compensation import Unexplained
 from headcount.pruning.unit_costs import CostTable
 from headcount.scoring import normalized
 from headcount.structure import Anatomy, AttentionSite, Site
@@ -227,12 +229,85 @@ def candidates_of(
     return [*one_by_one, *([] if keep_at_least else whole)]
 
 
+class OneByOne(Protocol):
+    """Units of one site that are removed one after another: what each is worth changes with those that have gone."""
+
+    def growth(self, index: int) -> float:
+        """By what factor the expected loss of a unit has grown."""
+
+    def remove(self, index: int) -> Sequence[int]:
+        """Let a unit go; the units that are cheaper now."""
+
+
+class Elimination:
+    """By what the others of a site cannot reproduce, which grows as there are fewer left to do so.
+
+    With R the columns that are gone and L L^T = P[R, R], P of the others is P - Z^T Z with Z = L^-1 P[R, :], which gets
+    new rows with each unit that goes.
+    """
+
+    def __init__(self, found: Unexplained, kept: Sequence[int]) -> None:
+        self.places = {index: place for place, index in enumerate(kept)}
+        self.found, self.own = found, found.own.double().numpy()
+        self.gone = np.zeros((0, len(found.matrix)))  # Z, (|R|, k)
+
+    def growth(self, index: int) -> float:
+        before, now = (self._squares(columns, index) for columns in (self._column(index), self._now(index)))
+        return now / before
+
+    def remove(self, index: int) -> Sequence[int]:
+        now = self._now(index)
+        root = np.linalg.cholesky(_positive(now[self._rows(index)]))
+        self.gone = np.concatenate([self.gone, solve_triangular(root, now.T, lower=True)])
+        return ()
+
+    def _column(self, index: int) -> np.ndarray:
+        """P[:, U] before anything was removed, (k, width)"""
+        return self.found.matrix[:, self._rows(index)].double().numpy() @ self.own[self.places[index]]
+
+    def _now(self, index: int) -> np.ndarray:
+        return self._column(index) - self.gone.T @ self.gone[:, self._rows(index)]
+
+    def _squares(self, columns: np.ndarray, index: int) -> float:
+        """The squared residual of a unit with these P[:, U]: see `_left_over`."""
+        inverse = np.linalg.inv(_positive(columns[self._rows(index)]))
+        left = np.trace(inverse - self.found.penalty * inverse @ (columns.T @ columns) @ inverse)
+        return max(float(left), 1e-6 * float(np.trace(inverse)))
+
+    def _rows(self, index: int) -> slice:
+        width, place = self.own.shape[-1], self.places[index]
+        return slice(place * width, (place + 1) * width)
+
+
+class Interactions:
+    """By Fisher interactions: without the set S, losing u costs 1/2 E[g_u^2] + sum_{v in S} E[g_u g_v].
+
+    gradients: (examples, units), of the units of one site, whose indices are `kept`.
+    """
+
+    def __init__(self, gradients: np.ndarray, kept: Sequence[int]) -> None:
+        self.places, self.kept = {index: place for place, index in enumerate(kept)}, np.array(kept)
+        gradients = np.asarray(gradients, np.float64)
+        self.fisher = gradients.T @ gradients / len(gradients)  # (units, units)
+        self.rise = 0.5 * self.fisher.diagonal()
+
+    def growth(self, index: int) -> float:
+        place = self.places[index]
+        alone = 0.5 * float(self.fisher[place, place])
+        return float(self.rise[place]) / alone if alone else 1.0
+
+    def remove(self, index: int) -> Sequence[int]:
+        joint = self.fisher[self.places[index]]
+        self.rise = self.rise + joint
+        return [int(other) for other in self.kept[joint < 0]]
+
+
 def cheapest_by_cost(
     candidates: Iterable[Candidate],
     table: CostTable,
     widths: Mapping[str, int],
     goal: float,
-    eliminations: Mapping[str, Elimination] | None = None,
+    one_by_one: Mapping[str, OneByOne] | None = None,
 ) -> list[Head]:
     """Units to remove until the saving reaches a goal: those with the smallest expected loss per cost first.
 
@@ -242,9 +317,9 @@ def cheapest_by_cost(
     ['encoder.0.1']
 
     widths: how many units each site has now. goal: what the whole cut is to save, with what is gone already.
-    eliminations: by site; with each unit that goes, those that it could have stood in for are worth more.
+    one_by_one: by site, how the expected losses of its units change as others go.
     """
-    left, known = dict(widths), eliminations or {}
+    left, known = dict(widths), one_by_one or {}
     each = {name: table.per_unit(name, width) for name, width in widths.items() if width}
 
     def price(one: Candidate) -> float:
@@ -252,22 +327,33 @@ def cheapest_by_cost(
         return one.loss * (sum(grown) / len(grown) if grown else 1.0) / sum(each[head.site] for head in one.units)
 
     some = list(candidates)
+    place_of = {head: place for place, one in enumerate(some) if one.alone for head in one.units}
     queue = [(one.loss / sum(each[head.site] for head in one.units), place) for place, one in enumerate(some)]
     heapify(queue)
     chosen: dict[Head, None] = {}
     while queue and table.saved(left) < goal:
         before, place = heappop(queue)
-        now = max(before, price(some[place]))  # no price ever falls
-        if queue and now > queue[0][0] and now > before:
+        now = price(some[place])
+        if queue and now > queue[0][0] and now > before:  # dearer than when it was put into the queue
             heappush(queue, (now, place))
             continue
         for head in some[place].units:
-            if head not in chosen:
-                chosen[head] = None
-                left[head.site] -= 1
-                if some[place].alone and head.site in known:
-                    known[head.site].remove(head.index)
+            if head in chosen:
+                continue
+            chosen[head] = None
+            left[head.site] -= 1
+            if some[place].alone and head.site in known:
+                for index in known[head.site].remove(head.index):
+                    other = replace(head, index=index)
+                    if other in place_of and other not in chosen:
+                        heappush(queue, (price(some[place_of[other]]), place_of[other]))
     return list(chosen)
+
+
+def _positive(matrix: np.ndarray) -> np.ndarray:
+    """A symmetric matrix as positive definite as it is but for rounding."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * values.clip(min=1e-9 * max(1e-30, float(values.max())))) @ vectors.T
 
 
 def _average_over_layers(groups: dict[str, list[tuple[float, list[Head]]]]) -> None:
