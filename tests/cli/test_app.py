@@ -116,7 +116,7 @@ PRUNE = ["prune", "model", "--score-data", "dev.tsv", *DATA]
         ([*PRUNE, "--out", "small", "--heads", "200%"], 2, "2 (200%) is neither a share of the heads nor a number"),
         ([*PRUNE, "--out", "small", "--max-drop", "1", "--confidence", "2"], 2, "2 is not a confidence"),
         ([*PRUNE, "--out", "small", "--max-drop", "1", "--step", "0"], 2, "give --step as 0.1"),
-        ([*PRUNE, "--out", "small", "--flops", "50%", "--method", "interactions"], 2, "compares heads only"),
+        ([*PRUNE, "--out", "small", "--heads", "2", "--method", "reconstruction"], 2, "says nothing about other units"),
         (
             [*PRUNE, "--out", "small", "--heads", "2", "--recover-epochs", "1", "--lr", "0"],
             2,
