@@ -27,7 +27,7 @@ from recipes.reproduce.records import Records
 from recipes.reproduce.resampling import resample
 from recipes.reproduce.running import Results, forecast, run_part
 from recipes.reproduce.speed import speed
-from recipes.reproduce.voita_parts import KINDS, control, control_part, gates_name, voita_parts
+from recipes.reproduce.voita_parts import KINDS, control, control_part, gates_name, has_gates, voita_parts
 
 from headcount.errors import HeadcountError, unknown
 
@@ -72,7 +72,7 @@ def main(args: Sequence[str] | None = None) -> None:
         own = [each for each in work if each.wanted == wanted]
         for each in own:
             results.add(wanted, each.part, run_part(out, each.one, each.part, each.limit, each.compute))
-        for kinds in KINDS if wanted.treebank and wanted.translates else ():
+        for kinds in (kinds for kinds in KINDS if has_gates(kinds)(wanted)):
             part, limit = control_part(kinds, options), options.gate_sentences
             if (run := records.read(wanted, part, limit, one)) is not None:
                 results.add(wanted, part, run)

@@ -140,7 +140,7 @@ def gates(results: Results, figures: dict[str, str]) -> str:
                 rows.append([
                     name, kinds, "control: no gates", "", score(plain["score"], plain), _interval(plain, plain), "",
                 ])  # fmt: skip
-            elif found and results.experiments[name].translates:
+            elif found:
                 rows.append([name, kinds, "control: no gates", "", "not computed", "", ""])
             for price, run in found.items():
                 stage = run["stages"][-1]

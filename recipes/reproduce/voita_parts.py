@@ -33,11 +33,11 @@ def voita_parts(options: argparse.Namespace, out: Path) -> tuple[Part, ...]:
         for price in options.prices:
             gated = Part(
                 gates_name(kinds, price), f"gates on {kinds} heads, lambda {price}", _gates(kinds, price, options),
-                _has_gates(kinds), size="gate_sentences",
+                has_gates(kinds), size="gate_sentences",
             )  # fmt: skip
             left = f"{gated.name}-roles"
             again = Part(
-                left, f"roles after {gated.title}", _roles(options, gated, out), _has_gates(kinds),
+                left, f"roles after {gated.title}", _roles(options, gated, out), has_gates(kinds),
                 size="role_sentences", model=_pruned(gated, options, out),
             )  # fmt: skip
             agree.append(gated)
@@ -53,7 +53,7 @@ def _has_roles(one: Experiment) -> bool:
     return one.treebank is not None
 
 
-def _has_gates(kinds: str) -> Callable[[Experiment], bool]:
+def has_gates(kinds: str) -> Callable[[Experiment], bool]:
     """A classifier has one kind of heads, which is all of them."""
     return lambda one: one.treebank is not None and (one.translates or kinds == "all")
 
