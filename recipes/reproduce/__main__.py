@@ -25,7 +25,7 @@ from recipes.reproduce.experiments import PARTS, Experiment, Part, placed, read_
 from recipes.reproduce.page import write_page
 from recipes.reproduce.records import Records
 from recipes.reproduce.resampling import resample
-from recipes.reproduce.running import Results, forecast, run_part
+from recipes.reproduce.running import Results, directory_of, forecast, run_part
 from recipes.reproduce.speed import speed
 from recipes.reproduce.voita_parts import KINDS, control, control_part, gates_name, has_gates, voita_parts
 
@@ -77,8 +77,9 @@ def main(args: Sequence[str] | None = None) -> None:
             if (run := records.read(wanted, part, limit, one)) is not None:
                 results.add(wanted, part, run)
             elif one is not None:
-                gated = [results.runs[wanted.name].get(gates_name(kinds, price)) for price in options.prices]
-                left = [run["path"] for run in gated if run is not None and "path" in run]
+                names = [gates_name(kinds, price) for price in options.prices]
+                gated = [directory_of(out, one, gates, limit)[0] for gates in parts["V19"] if gates.name in names]
+                left = [str(path / "model") for path in gated if (path / "model").is_dir()]
                 compute = asked.to_compute(wanted, "control", "V19")
                 results.add(wanted, part, control(out, one, kinds, options, left, compute))
                 own.append(Work(wanted, one, part, limit, compute))
@@ -178,7 +179,6 @@ def arguments(args: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--gate-sentences", type=count(), default=2000, help="training examples of the gates")
     parser.add_argument("--gate-epochs", type=count(), default=2)
-    parser.add_argument("--gate-lr", default="3e-4", help="learning rate of the weights while gates are trained")
     parser.add_argument("--scratch", help="a lambda; its layout is trained from random weights too (V19 table 2)")
     parser.add_argument("--relevance-sentences", type=count(), default=200, help="for relevance and confidence")
     parser.add_argument("--role-sentences", type=count(), default=300, help="of the treebank")

@@ -19,7 +19,8 @@ class Experiment:
     checkpoints: a pattern, relative to the model's directory. overlaps: data and score share some texts, as published.
     treebank: sentences with dependencies, for V19's experiments on this model. only: the parts of M19 to compute, if
     not all. limit: how many examples, if not as many as the option says. base: a model of BERT-base's size, which has
-    an option of its own for that. orders: the methods whose orders are compared.
+    an option of its own for that. orders: the methods whose orders are compared. gate_lr: the learning rate of the
+    weights, when V19's gates are trained.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Experiment:
     limit: int = 0
     base: bool = False
     orders: str = "gradient,oracle,random"
+    gate_lr: str = "3e-4"
 
     @property
     def translates(self) -> bool:
@@ -68,15 +70,16 @@ def _multi30k(
     )  # fmt: skip
 
 
-def _seeds(one: Experiment, recipe: str = "") -> tuple[Experiment, ...]:
+def _seeds(one: Experiment, recipe: str = "", orders: str = "gradient") -> tuple[Experiment, ...]:
     """A classifier, and two more that are trained with other seeds, for their curves alone.
 
-    recipe: how to train them, if it is not how the first was trained.
+    recipe: how to train them, if it is not how the first was trained. orders: of their curves.
     """
     how = (recipe or one.recipe).rpartition(" --out ")[0]
     others = (
         replace(
             one, name=f"{one.name} seed {seed}", model=f"{one.model}-seed-{seed}", only=("curve",), treebank=None,
+            orders=orders,
             recipe=f"{how} --seed {seed} --out models/{one.model}-seed-{seed}",
         )
         for seed in (1, 2)
@@ -92,14 +95,16 @@ BASE_PARTS = ("ablate", "best", "alone", "curve")  # the number of scoring examp
 TRANSLATE = "python -m recipes.train_translator --train train.en train.de --val val.en val.de"
 SNLI = f"{BASE} --train snli/train.tsv --dev snli/dev.tsv --limit 20000 --out models/mpnet-snli"
 EXPERIMENTS = (
-    *_seeds(Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv", treebank=TREEBANK), SST2),
+    *_seeds(
+        Experiment("SST-2", "minilm-sst2", "sst2/dev.tsv", "sst2/train.tsv", treebank=TREEBANK, gate_lr="5e-5"), SST2
+    ),
     *_seeds(Experiment(
         "CoLA", "cola", "cola/in_domain_dev.tsv", "cola/in_domain_train.tsv", "cola/out_of_domain_dev.tsv",
         options=COLA,
         recipe=f"{CLASSIFY} --train cola/in_domain_train.tsv --dev cola/in_domain_dev.tsv --text 3 --label 1 "
         "--metric matthews --epochs 4 --out models/cola",
         overlaps=True,
-    )),
+    ), orders="gradient,oracle,random"),
     *_seeds(Experiment(
         "MRPC", "mrpc", "mrpc/test.txt", "mrpc/train.txt", options=("--metric", "f1"), only=("curve",), limit=1725,
         recipe=f"{CLASSIFY} --train mrpc/train.txt --dev mrpc/test.txt --out models/mrpc",

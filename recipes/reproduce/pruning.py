@@ -67,14 +67,18 @@ def orders(results: Results, figures: dict[str, str]) -> str:
     for name, run in results.of("curve").items():
         found = {label(curve): curve for curve in reversed(run["curves"])}
         randoms = [curve for curve in run["curves"] if curve["method"] == "random"]
-        drawn = {key: found[key] for key in names if key in found} | {"random": mean_curve(randoms)}
+        drawn = {key: found[key] for key in names if key in found}
+        if randoms:
+            drawn["random"] = mean_curve(randoms)
         _draw(name, "curve", run, drawn, figures, pictures, band=randoms)
         cells = [
             f"{percent(prunable(found[key], run))} ({height(found[key], run):.2f})" if key in found else ""
             for key in names
         ]
         heights = [height(curve, run) for curve in randoms]
-        band = f"{np.mean(heights):.2f} ({min(heights):.2f} to {max(heights):.2f}, {len(randoms)} orders)"
+        band = ""
+        if heights:
+            band = f"{np.mean(heights):.2f} ({min(heights):.2f} to {max(heights):.2f}, {len(heights)} orders)"
         paper = PRUNABLE.get(_data(name), PRUNABLE["WMT"] if results.experiments[name].translates else None)
         rows.append([name, run["n"], *cells, band, "" if paper is None else percent(paper)])
     columns = ["", "n", "gradient", "raw gradient", "oracle", "random", "M19, gradient, by eye"]

@@ -173,11 +173,13 @@ def gates(results: Results, figures: dict[str, str]) -> str:
         "change from the control",
     ]
     sizes = results.sizes
+    rates = {results.experiments[row[0]].gate_lr: row[0] for row in rows if row[0] in results.experiments}
+    by_model = ", ".join(f"{rate} ({name})" for rate, name in rates.items())
     how = (
         f"Each lambda is a run of its own, from the same model: {sizes['gate_sentences']:,} training examples (a fixed "
-        f"random sample), {sizes['gate_epochs']} epochs, batches of 256 tokens, learning rate {sizes['gate_lr']} with "
-        "warm-up and decay. Changes are in points with paired 95% intervals. The control trains the same weights on "
-        "the same examples for as many epochs, without gates: what a gated model gains by training alone. V19 trains "
+        f"random sample), {sizes['gate_epochs']} epochs, batches of 256 tokens, learning rate {by_model} with warm-up "
+        "and decay. Changes are in points with paired 95% intervals. The control trains the same weights on the same "
+        "examples for as many epochs, without gates: what a gated model gains or loses by training alone. V19 trains "
         "its gates to convergence on all of its data. With gates on the encoder alone, the rest is frozen in both."
     )
     return f"{table(columns, rows)}\n\n{how}\n\n" + "\n".join(pictures)

@@ -60,8 +60,11 @@ def has_gates(kinds: str) -> Callable[[Experiment], bool]:
 
 def control_part(kinds: str, options: argparse.Namespace) -> Part:
     """What the gates on these kinds are compared with; `control` computes it, and not a command."""
-    sizes = (str(options.gate_epochs), options.gate_lr)
-    return Part(f"control-{kinds}", f"{kinds} heads trained without gates", lambda one: ["control", one.model, *sizes])
+
+    def command(one: Experiment) -> list[str]:
+        return ["control", one.model, str(options.gate_epochs), one.gate_lr]
+
+    return Part(f"control-{kinds}", f"{kinds} heads trained without gates", command)
 
 
 def _scored(method: str) -> Callable[[Experiment], list[str]]:
@@ -71,14 +74,17 @@ def _scored(method: str) -> Callable[[Experiment], list[str]]:
 
 
 def _gates(kinds: str, price: str, options: argparse.Namespace) -> Callable[[Experiment], list[str]]:
-    training = ["--epochs", str(options.gate_epochs), "--lr", f"{options.gate_lr}", "--tokens", "256"]
+    epochs = ["--epochs", str(options.gate_epochs)]
     scratch = ["--from-scratch"] if options.scratch == price else []
 
     def command(one: Experiment) -> list[str]:
         data = ["--data", one.score, *one.aligned("--target-data", "score")]
         test = ["--test", one.data, *one.aligned("--test-target-data", "data")]
         only = ["--kinds", kinds] if kinds != "all" else []
-        return ["gates", one.model, *data, *test, "--lambda", price, *only, *training, "--overlap", "drop", *scratch]
+        training = [*epochs, "--lr", one.gate_lr, "--tokens", "256"]
+        return [
+            "gates", one.model, *data, *test, "--lambda", price, *only, *training, "--overlap", "drop", *scratch
+        ]  # fmt: skip
 
     return command
 
@@ -105,7 +111,7 @@ def control(
 
     gates: directories of models that gates have left, to compare with it on the same test data.
     """
-    sizes = (options.gate_sentences, options.gate_epochs, options.gate_lr)
+    sizes = (options.gate_sentences, options.gate_epochs, one.gate_lr)
     path = out / f"{one.name.lower().replace(' ', '-')}-control-{kinds}-{'-'.join(map(str, sizes))}"
     known = read_run(path)
     if (known and known.get("finished")) or not compute:
@@ -130,7 +136,7 @@ def control(
             learning = {id(parameter) for block in blocks for parameter in block.parameters()}
             for parameter in trained.parameters():
                 parameter.requires_grad_(parameter.requires_grad and id(parameter) in learning)
-        fit(trained, train, epochs=options.gate_epochs, lr=float(options.gate_lr), tokens=256, directory=path / "state")
+        fit(trained, train, epochs=options.gate_epochs, lr=float(one.gate_lr), tokens=256, directory=path / "state")
         before, after = (evaluate(each.eval(), test).of() for each in (model, trained))
         facts = {**test.metric.facts(), "n": len(test), "base": float(test.metric.of(before))}
         against = {}

@@ -377,6 +377,9 @@ def test_random_orders_are_averaged_and_their_band_is_told():
     page = orders(results, figures := {})
     assert "| A | 9 | 0% (0.90) | 100% (0.95) | 0% (0.80) | 0.60 (0.50 to 0.70, 2 orders) |" in page
     assert "raw gradient" in figures["a-curve.svg"]
+    alone = Results(runs={"A": {"curve": {**run, "curves": several}}}, experiments=results.experiments)
+    assert "| A | 9 | 0% (0.90) | 100% (0.95) | 0% (0.80) |  |" in orders(alone, figures)
+    assert "random" not in figures["a-curve.svg"]
 
 
 def test_the_last_checkpoint_counts_once_and_the_largest_head_can_be_left_out():
