@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ from recipes.reproduce.figures import (
     score,
     table,
 )
+from recipes.reproduce.resampling import LOSSES
 from recipes.reproduce.running import Results
 
 from headcount.heads import Head
-from headcount.stats import Correlation, correlation
+from headcount.stats import correlation
 
 ALPHA = 0.01  # M19's
 FEW = 5  # significant heads; with fewer, a correlation over heads is mostly one of noise
@@ -155,38 +156,31 @@ def _changes(run: dict[str, Any], kind: str) -> str:
     return " ".join(f"{change}{'*' * surely}" for change, surely in stars)
 
 
-def agreement(results: Results) -> dict[str, Correlation]:
-    """Pearson r over heads between the effects in and out of domain, by experiment."""
-    found = {}
-    for name, other in results.of("other").items():
-        here = results.of("ablate").get(name)
-        if here is not None:
-            found[name] = correlation(*([row["change"] for row in run["heads"]] for run in (here, other)))
-    return found
-
-
-def without_largest(here: dict[str, Any], other: dict[str, Any]) -> float:
+def without_largest(here: Sequence[float], other: Sequence[float]) -> float:
     """Pearson r again, without the one head with the largest effect in domain."""
-    pairs = [(a["change"], b["change"]) for a, b in zip(here["heads"], other["heads"], strict=True)]
-    pairs.remove(max(pairs, key=lambda pair: abs(pair[0])))
-    return correlation(*(np.array(side) for side in zip(*pairs, strict=True))).pearson
+    place = int(np.argmax(np.abs(here)))
+    return correlation(np.delete(here, place), np.delete(other, place)).pearson
 
 
 def domains(results: Results, figures: dict[str, str]) -> str:
     """Do the same heads matter on other data (figure 2)?"""
     rows, pictures, noisy = [], [], []
-    for name, both in agreement(results).items():
-        here, other = results.of("ablate")[name], results.of("other")[name]
+    for name, other in results.of("other").items():
+        here = results.of("ablate").get(name)
+        if here is None:
+            continue
         file = f"{file_name(name)}-domains.svg"
         dots = [(a["head"], a["change"], b["change"]) for a, b in zip(here["heads"], other["heads"], strict=True)]
         figures[file] = scatter(dots, name, here)
         pictures.append(f"![{name}: effect of each head in and out of domain](figures/{file})")
         bases = f"{score(here['base'], here)} / {score(other['base'], other)}"
         size = f"{here['n']} / {other['n']}"
-        interval = "{:.2f} to {:.2f}".format(*other["r_interval"]) if "r_interval" in other else ""
-        halves = " / ".join(f"{run['reliability']:.2f}" if "reliability" in run else "?" for run in (here, other))
-        r = [f"{both.pearson:.2f}", interval, f"{both.pearson_p:.1g}", halves, f"{without_largest(here, other):.2f}"]
-        rows.append([name, size, bases, *r, f"{both.spearman:.2f}"])
+        effects = [[row["change"] for row in run["heads"]] for run in (here, other)]
+        both = [run.get("reliability") for run in (here, other)]
+        rows.append([name, size, bases, *_alike(*effects, other.get("r_interval"), both)])
+        if "losses" in other:
+            found = other["losses"]
+            rows.append([f"{name}, by the loss", size, "", *_alike(*(found[key] for key in LOSSES))])
         if counted(here)["significant"] < FEW:
             noisy.append(f"{name} ({counted(here)['significant']} heads, ± {precision(here)} points)")
     rows += [[f"*M19, {name}*", "", "", f"{r:.2f}", "", "< 0.01", "", "", ""] for name, r in DOMAINS.items()]
@@ -197,3 +191,17 @@ def domains(results: Results, figures: dict[str, str]) -> str:
     parts = ["Pearson r", "95% interval", "p", "reliability", "r without the largest head", "Spearman r"]
     shown = table(["", "n", "whole model", *parts], rows)
     return f"{shown}\n\n{why if noisy else ''}" + "\n".join(pictures)
+
+
+def _alike(
+    here: Sequence[float],
+    other: Sequence[float],
+    interval: Sequence[float] | None,
+    reliabilities: Sequence[float | None],
+) -> list[str]:
+    """How the effects of heads on one data set go with those on another."""
+    both = correlation(here, other)
+    between = "" if interval is None else "{:.2f} to {:.2f}".format(*interval)
+    halves = " / ".join("?" if one is None else f"{one:.2f}" for one in reliabilities)
+    cells = [f"{both.pearson:.2f}", between, f"{both.pearson_p:.1g}", halves, f"{without_largest(here, other):.2f}"]
+    return [*cells, f"{both.spearman:.2f}"]

@@ -20,11 +20,13 @@ from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE, TRANSLATION
 RESAMPLES, SPLITS, SEED = 1000, 100, 0
 CHECKSUM = 32  # bytes in front of a shard
 HALF = 0.5  # of the sentences: how many compare-mt draws
+LOSSES = ("here", "other", "r_interval", "reliability")  # what `losses` has
 
 
 def resample(runs: Mapping[str, dict[str, Any]], translates: bool) -> None:
     """Add to the ablations of one experiment, in and out of domain, what their sentences say, if they are still there:
-    `reliability`, a translator's `compare_mt_p` by head, and out of domain `r_interval`."""
+    `reliability`, a translator's `compare_mt_p` by head, and out of domain `r_interval`; of a classifier also `losses`,
+    the heads' effects on the loss, which is less noisy than the share of right answers."""
     found = {part: effects(runs[part], translates) for part in ("ablate", "other") if part in runs}
     sides = {part: one for part, one in found.items() if one is not None}
     for part, one in sides.items():
@@ -32,7 +34,13 @@ def resample(runs: Mapping[str, dict[str, Any]], translates: bool) -> None:
         if translates:
             runs[part]["compare_mt_p"] = compare_mt_p(one).tolist()
     if len(sides) == 2:
-        runs["other"]["r_interval"] = r_interval(sides["ablate"], sides["other"])
+        both = sides["ablate"], sides["other"]
+        runs["other"]["r_interval"] = r_interval(*both)
+        if both[0].metric in CLASSIFICATION.values():
+            by_loss = [one._replace(metric=CLASSIFICATION["loss"]) for one in both]
+            effects_on_loss = [one.changes(np.ones((1, len(one.base))))[0].tolist() for one in by_loss]
+            found_there = (*effects_on_loss, r_interval(*by_loss), [reliability(one) for one in by_loss])
+            runs["other"]["losses"] = dict(zip(LOSSES, found_there, strict=True))
 
 
 class Effects(NamedTuple):

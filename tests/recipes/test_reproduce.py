@@ -106,7 +106,8 @@ def test_every_section_is_there_with_numbers_of_the_runs(written):
     assert forced["metric"] == "loss"
     assert f"| epoch-1 | loss {forced['checkpoints'][0]['base']:.3f} |" in page
     other = next(run for name, run in runs.items() if name.startswith("toy-other"))
-    assert re.search(rf"\| Toy \| 6 / {other['n']} \|.* to .*\|.* / .*\|", page)  # an interval of r, and reliabilities
+    for row in ("Toy", "Toy, by the loss"):  # an interval of r, and reliabilities
+        assert re.search(rf"\| {row} \| 6 / {other['n']} \|.* to .*\|.* / .*\|", page)
     beam = next(run for name, run in runs.items() if name.startswith("toy-en-fr-beam"))
     assert f"| Toy en-fr | beam search | 3 | chrf {beam['curves'][0]['points'][0]['score']:.2f} |" in page
     for number in (*(f"C{n}" for n in range(1, 7)), "V1", "V2", "V3"):
@@ -389,8 +390,7 @@ def test_the_last_checkpoint_counts_once_and_the_largest_head_can_be_left_out():
     shots = [{"importance": {"h": 1}}, {"importance": {"h": 2}}, {"importance": {"h": 2}}]
     assert distinct_shots({"checkpoints": shots}) == shots[:2]
     assert distinct_shots({"checkpoints": shots[:2]}) == shots[:2]
-    here, other = heads((-9, 1), (1, 1), (2, 1), (3, 1)), heads((-9, 1), (3, 1), (2, 1), (1, 1))
-    assert without_largest(here, other) == pytest.approx(-1)
+    assert without_largest([-9, 1, 2, 3], [-9, 3, 2, 1]) == pytest.approx(-1)
 
 
 def made_up_effects(n, noise, seed=0):
@@ -403,6 +403,28 @@ def made_up_effects(n, noise, seed=0):
     right = rng.random((40, n)) >= (0.2 if noise else np.arange(40)[:, None] / 80)
     rows = np.stack([np.ones((41, n)), np.concatenate([np.ones((1, n)), right])], axis=-1)
     return Effects(rows[0], rows[1:], CLASSIFICATION["accuracy"])
+
+
+def test_effects_on_the_loss_are_read_from_the_same_sentences(monkeypatch):
+    """Here every sentence's loss moves with the head, and its answer does not."""
+    from recipes.reproduce import resampling
+
+    from headcount.tasks.metrics import CLASSIFICATION
+
+    rng = np.random.default_rng(0)
+    effect = np.append(0, np.arange(40) / 10)[:, None]  # the whole model first
+    sides = []
+    for n in (90, 110):
+        losses = effect + rng.random((41, n))
+        rows = np.stack([np.ones((41, n)), np.ones((41, n)), losses], axis=-1)
+        sides.append(resampling.Effects(rows[0], rows[1:], CLASSIFICATION["accuracy"]))
+    runs = {"ablate": {}, "other": {}}
+    monkeypatch.setattr(resampling, "effects", lambda run, translates: sides[run is runs["other"]])
+    resampling.resample(runs, translates=False)
+    found = runs["other"]["losses"]
+    expected = (sides[0].masked[..., 2].mean(1) - sides[0].base[:, 2].mean()).tolist()
+    assert found["here"] == pytest.approx(expected)
+    assert min(found["reliability"]) > 0.9 < found["r_interval"][0]
 
 
 def test_effects_that_are_there_are_reliable_and_those_of_chance_are_not():
