@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount import Head, HeadcountError
-from headcount.heads import parse_heads
+from headcount.heads import asked_units, parse_heads, parse_units
 
 kinds = st.sampled_from(["encoder", "decoder", "cross", "vision", "text"])
 numbers = st.integers(min_value=0, max_value=999_999)
@@ -60,3 +60,19 @@ def test_a_list_of_heads():
 def test_the_same_head_twice_is_refused():
     with pytest.raises(HeadcountError, match=r"encoder\.3\.5 .*twice"):
         parse_heads("encoder.3.5,encoder.3.05")
+
+
+@pytest.mark.parametrize("text", ["encoder_ffn.0.a", "encoder_ffn", "encoder.0.1-", "7"])
+def test_what_is_no_unit_is_refused_with_all_ways_to_write_one(text):
+    with pytest.raises(HeadcountError, match=r"is not a unit; write .* encoder_ffn\.3\.0-511, a sublayer as"):
+        parse_units(text)
+
+
+def test_a_range_with_a_huge_end_is_a_range():
+    (span,) = parse_units("encoder_ffn.0.0-9999999999")
+    assert span.last == 9_999_999_999
+
+
+def test_what_is_no_kind_of_unit_is_named():
+    with pytest.raises(HeadcountError, match="unknown unit '3'"):
+        asked_units(3)

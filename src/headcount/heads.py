@@ -16,7 +16,7 @@ from headcount.errors import HeadcountError, counted, unknown
 UNITS = ("heads", "neurons", "sublayers")
 FEED_FORWARD = "_ffn"  # how the kinds of feed-forward sites end
 _HEAD = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})\.([0-9]{1,6})")
-_SPAN = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})(?:\.([0-9]{1,6})-([0-9]{1,6}))?")
+_SPAN = re.compile(r"([a-z][a-z_]*)\.([0-9]{1,6})(?:\.([0-9]{1,18})-([0-9]{1,18}))?")
 _RANGES = re.compile(r"(?:[0-9]{1,6}(?:-[0-9]{1,6})?(?:, (?!$)|$))*")
 
 
@@ -106,6 +106,11 @@ def parse_units(units: Iterable[Head | str] | Head | str) -> tuple[Head | Span, 
 
 def _parse_unit(text: str) -> Head | Span:
     match = _SPAN.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None and isinstance(text, str) and not _HEAD.fullmatch(text.strip()):
+        raise HeadcountError(
+            f"{text!r} is not a unit",
+            advice="write a head or neuron as encoder.3.5, several as encoder_ffn.3.0-511, a sublayer as encoder.3",
+        )
     if match is None:
         return Head.parse(text)
     kind, layer = match[1], int(match[2])
@@ -235,7 +240,7 @@ def asked_units(units: str | Iterable[str]) -> tuple[str, ...]:
     ('heads', 'neurons')
     """
     given = [units] if isinstance(units, str) or not isinstance(units, Iterable) else units
-    names = [name.strip() for one in given if isinstance(one, str) for name in one.split(",")]
+    names = [name.strip() for one in given for name in (one.split(",") if isinstance(one, str) else [repr(one)])]
     for name in names:
         if name not in UNITS:
             raise HeadcountError(unknown("unit", name, UNITS))

@@ -238,9 +238,10 @@ class Pruning:
         if self.cost not in COSTS:
             raise HeadcountError(unknown("cost", self.cost, COSTS))
         if self.heads is not None:
+            others = "choose another {method}" if reconstructs else "leave {units} and {cost} out"
             raise HeadcountError(
                 "a number of heads says nothing about other units or their cost",
-                advice="give {params}, {flops} or {speedup} instead, or leave {units} and {cost} out",
+                advice="give {params}, {flops} or {speedup} instead, or " + others,
             )
         if reconstructs and self.compensation != "refit":
             raise HeadcountError(

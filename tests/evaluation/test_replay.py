@@ -11,6 +11,8 @@ from headcount.evaluation.last_position import find_last_position
 from headcount.evaluation.recording import record
 from headcount.evaluation.replay import Replay
 from headcount.evaluation.sweep import make_plan, read_masks
+from headcount.structure import whole_anatomy
+from headcount.surgery import remove
 from probe import Probe
 
 
@@ -46,6 +48,21 @@ def test_task_heads_that_read_one_position_replay_too(name):
     model = zoo.build(name, cls)
     task, masks = Probe(name, model), masks_of(model)
     assert agree(evaluate(model, task, masks), evaluate(model, task, masks, fast=False)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "vit", "gpt2", "llama", "t5", "bart", "bloom", "deberta-v2"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_model_with_an_empty_sublayer_replays_too(name, number):
+    """Whichever sublayer is empty: the first or last attention or feed-forward layer of each kind."""
+    model = zoo.build(name, zoo.ZOO[name].classes[number])
+    ends = {site.kind: site.name for site in whole_anatomy(model).sites}  # the last of each kind
+    starts = {site.kind: site.name for site in reversed(whole_anatomy(model).sites)}
+    for empty in {*ends.values(), *starts.values()}:
+        smaller = remove(model, empty)
+        task, found = Probe(name, smaller), anatomy(smaller)
+        masks = [(), *([head] for head in found.heads[::3]), *(site.heads for site in found.sites if site.kept)]
+        fast, plain = (evaluate(smaller, task, masks, fast=way) for way in (True, False))
+        assert agree(fast, plain) < 1e-5, empty
 
 
 @pytest.mark.parametrize("name", ["bert", "vit", "clip"])

@@ -16,6 +16,7 @@ from headcount.gates import GateStage, Gating, gate_training
 from headcount.gates.gate_training import GateTraining
 from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.intervene import masked
+from headcount.reporting.runs import read
 from headcount.tasks import LanguageModeling
 from headcount.tasks.text import word_tokenizer
 from headcount.training import fresh_copy
@@ -79,6 +80,12 @@ def test_every_kind_of_model_gets_the_share_of_flops_asked_for(job, units, tmp_p
     assert evaluate(again, test).score() == pytest.approx(gated.after)
     named = anatomy(model, ["heads", "neurons"]).check(gated.to_json()["removed"])
     assert set(named) == set(gated.removed)
+    assert min(gated.saved.values()) >= 0 < max(gated.saved.values())
+    run = read(gated)  # as the report does
+    heads, neurons = (sum(head.is_neuron == kind for head in gated.removed) for kind in (False, True))
+    assert (len(run.listed("removed")), run.removed_neurons) == (heads, neurons)
+    assert run.total_neurons == sum(len(site.kept) for site in anatomy(model, "neurons").sites)
+    assert set(gated.to_json()["left_by_site"]) == {site.name for site in anatomy(model).sites}
 
 
 def shared_keys():
@@ -395,16 +402,16 @@ def test_rows_in_both_data_are_refused_dropped_or_allowed():
         ({}, "got 0; .* lam=….* target_heads=….* target_flops=…"),
         ({"lam": 0.1, "target_heads": 3}, "got 2"),
         ({"lam": 0.1, "target_flops": 0.5}, "got 2"),
-        ({"lam": -1.0}, r"\[-1.0\].* lam=…"),
+        ({"lam": -1.0}, r"-1.0.* lam=…"),
         ({"target_heads": 8}, r"1 to 7 .* got \[8\]"),
-        ({"target_heads": [3, 5]}, r"\[3, 5\]"),
+        ({"target_heads": [3, 5]}, r"3, 5"),
         ({"target_heads": 3, "kinds": ["cross"]}, "cross"),
         ({"target_heads": 3, "units": "heads,neurons"}, "gates on heads, neurons .* target_flops=…"),
         ({"lam": 0.1, "units": "sublayers"}, "gates on sublayers .* target_flops=…"),
         ({"target_flops": 0.5, "units": "layers"}, "'layers'"),
-        ({"target_flops": 1.0}, r"\[1.0\].* target_flops=…"),
-        ({"target_flops": 50}, r"\[50\].* target_flops=…"),
-        ({"target_flops": [0.5, 0.7]}, r"FLOPs .*\[0.5, 0.7\]"),
+        ({"target_flops": 1.0}, r"^1.0 is not a share.* target_flops=…"),
+        ({"target_flops": 50}, r"^50 is not a share.* target_flops=…"),
+        ({"target_flops": [0.5, 0.7]}, r"FLOPs .*0.5, 0.7"),
         ({"target_flops": 0.1}, r"10.0% .* heads: at least \d\d\.\d% .* target_flops=….* units=…"),
         ({"target_flops": 0.00001, "units": "heads,neurons"}, "0.0% .* heads, neurons"),
     ],

@@ -261,6 +261,52 @@ def test_contradictions_are_one_sentence(given, facts, advice):
     assert advice in str(caught.value)
 
 
+@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("units", ["sublayers", "heads,neurons,sublayers"])
+def test_every_method_removes_sublayers(model, tasks, units, method):
+    pruned = prune(model, *tasks, flops=0.6, units=units, method=method)
+    assert pruned.flops_after <= 0.4 * pruned.flops_before
+    emptied = [name for name, width in widths(pruned.model).items() if not width]
+    assert f"{len(emptied)} of 4 sublayers whole" in pruned.report()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "advice"),
+    [
+        ({"flops": 0.7, "units": "sublayers", "kinds": ["encoder"]}, "; leave kinds=… out"),
+        ({"flops": 0.8, "units": "heads,neurons", "kinds": ["encoder_ffn"]}, "; leave kinds=… out"),
+        ({"flops": 0.8, "units": "neurons"}, "; add heads to units=…"),
+        ({"flops": 0.95, "keep_at_least": 2}, "; lower keep_at_least=…"),
+        ({"flops": 0.95, "units": "heads", "kinds": ["encoder"]}, "; leave kinds=… out and add neurons to units=…"),
+        ({"params": 0.99, "units": "heads"}, "; lower params=…"),
+    ],
+)
+def test_the_option_that_is_named_would_reach_it(model, tasks, knobs, advice):
+    with pytest.raises(HeadcountError) as refused:
+        prune(model, *tasks, **knobs)
+    assert str(refused.value).endswith(advice), str(refused.value)
+
+
+def test_units_that_kinds_exclude_are_named(model, tasks):
+    with pytest.raises(HeadcountError, match="sites of kind encoder have no neurons; choose kinds=… from encoder_ffn"):
+        prune(model, *tasks, flops=0.1, units="neurons", kinds=["encoder"])
+    with pytest.raises(HeadcountError, match="sites of kind encoder_ffn have no heads"):
+        prune(model, *tasks, heads=1, kinds=["encoder_ffn"])
+
+
+def test_a_speedup_that_was_not_kept_is_said(model, tasks, monkeypatch):
+    from headcount.bench import Speed
+    from headcount.pruning import cut_size, pipeline
+
+    monkeypatch.setattr(cut_size, "measure_speed", lambda *args: Speed(1, 2, 2.0, 1.9, 2.1))
+    monkeypatch.setattr(pipeline, "measure_speed", lambda *args: Speed(1, 1.4, 1.4, 1.3, 1.5))
+    said = prune(model, *tasks, speedup=1.8, cost="flops").remarks
+    assert any(
+        remark.startswith("1.8 times as fast was measured during the search, and not at its end") for remark in said
+    )
+    assert not any("at its end" in remark for remark in prune(model, *tasks, speedup=1.5, cost="flops").remarks)
+
+
 def test_what_is_possible_is_said_with_what_would_reach_it(model, tasks):
     with pytest.raises(HeadcountError, match=r"60\.0% of the FLOPs .* heads .* \d+\.\d% .*neurons.*units"):
         prune(model, *tasks, flops=0.6, units="heads")

@@ -222,6 +222,16 @@ def test_damaged_scores_are_refused(tmp_path):
         Scores.load(tmp_path / "missing.json")
 
 
+def test_a_unit_that_turns_no_answer_has_an_interval_with_width():
+    """The oracle's rows: 0 where the answer stays, 1 where it is lost, -1 where it is won."""
+    rows = np.zeros((24, 2))
+    rows[3, 1] = 1
+    low, high = Scores(("encoder.0", "encoder.1"), rows, "oracle").intervals()
+    assert low[0] < 0 < high[0] == pytest.approx(-low[0])
+    assert low[1] < 1 / 24 < high[1]
+    assert high[0] > 0.05  # the rule of three: about 3 / 24
+
+
 def test_intervals_hold_the_mean_and_shrink_with_more_rows():
     rng = np.random.default_rng(0)
     heads = (Head("encoder", 0, 0), Head("encoder", 0, 1))

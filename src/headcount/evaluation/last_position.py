@@ -58,6 +58,8 @@ class LastPosition:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             full = hidden_of(args, kwargs)  # (N, T, hidden)
+            if not site.kept:  # nothing attends
+                return self._at_position(own, self.pick(full), args, kwargs)
             source = full if self.norm is None else self.norm(full)
 
             def attend(*args: Any, **kwargs: Any) -> Any:

@@ -73,7 +73,8 @@ class Replay:
             for site in self.recording.sites_of(layer):
                 if site is self.start:
                     break
-                answer_at(stubs, site, _tile(self.recording.projected[site.name], copies))
+                if site.kept:  # an empty one runs: it attends to nothing
+                    answer_at(stubs, site, _tile(self.recording.projected[site.name], copies))
             answer_at(stubs, self.start, self._masked_output(xi))
             entering = _tile(self.entering, copies)
             if self.position is not None and self.cropped:

@@ -20,7 +20,7 @@ from headcount.gates.gate_training import FURTHEST, Course, GateTraining, fit_ca
 from headcount.gates.gated import CausalGates, Gated, GateStage, roles_left
 from headcount.gates.hard_concrete import GatedUnits, HardConcrete
 from headcount.heads import Head
-from headcount.pruning import hold_out
+from headcount.pruning import hold_out, saved_by_unit
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.settings import Gating
 from headcount.stats import change_bounds
@@ -119,6 +119,7 @@ def train_gates(
         stages=tuple(path.stages),
         remarks=(*remarks, *(stage.remark for stage in path.stages if stage.remark)),
         signature=signature,
+        saved=saved_by_unit(model, smaller, test),
     )
 
 
@@ -358,24 +359,22 @@ def plan_stages(lam: Any, heads: Any, flops: Any) -> list[Goal]:
         )
     value = next(value for value in (lam, heads, flops) if value is not None)
     numbers = list(value) if isinstance(value, Sequence) else [value]
+    said = ", ".join(map(str, numbers)) or "nothing"
     if lam is not None:
         prices = [float(price) for price in numbers]
         if not prices or any(not price > 0 for price in prices):
-            raise HeadcountError(
-                f"an open gate cannot have the price {prices}", advice="give {lam} a number above 0, or several"
-            )
+            advice = "give {lam} a number above 0, or several"
+            raise HeadcountError(f"an open gate cannot have the price {said}", advice=advice)
         return [Goal(price) for price in prices]
     if not numbers or sorted(numbers, reverse=True) != numbers:
         what, name = ("heads", "target_heads") if flops is None else ("FLOPs", "target_flops")
-        raise HeadcountError(
-            f"a path leads from more {what} to fewer, not along {numbers}", advice=f"sort {{{name}}}, the largest first"
-        )
+        advice = f"sort {{{name}}}, the largest first"
+        raise HeadcountError(f"a path leads from more {what} to fewer, not along {said}", advice=advice)
     if flops is None:
         return [Goal(heads=int(number)) for number in numbers]
     if any(not 0 < share < 1 for share in numbers):
-        raise HeadcountError(
-            f"{numbers} is not a share of the FLOPs to keep", advice="give {target_flops} between 0 and 1, as 0.5"
-        )
+        advice = "give {target_flops} between 0 and 1, as 0.5"
+        raise HeadcountError(f"{said} is not a share of the FLOPs to keep", advice=advice)
     return [Goal(flops=float(share)) for share in numbers]
 
 

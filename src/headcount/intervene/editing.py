@@ -355,7 +355,7 @@ def _split(found: Anatomy, xi: Tensor) -> list[tuple[Site, Tensor]]:
     if "sublayers" in found.asked:
         raise HeadcountError(
             "a tensor xi has one value for each head or neuron, not for sublayers",
-            advice="give {xi} as {{sublayer: value}}, or choose {units} from heads, neurons",
+            advice="give {xi} as a mapping from sublayers to values, or choose {units} from heads, neurons",
         )
     count = sum(len(site.kept) for site in found.sites)
     if xi.ndim not in (1, 2) or xi.shape[-1] != count or (xi.ndim == 2 and not len(xi)):

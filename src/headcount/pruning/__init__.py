@@ -6,6 +6,7 @@ from headcount.pruning.model_comparison import ModelComparison, compare_models
 from headcount.pruning.pipeline import forecast, prune
 from headcount.pruning.pruned import Pruned, before_and_after, how_to_load, pruning_facts
 from headcount.pruning.splits import hold_out, refuse_headless, resolve_overlap, split_data
+from headcount.pruning.unit_costs import saved_by_unit
 from headcount.settings import Pruning
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "pruning_facts",
     "refuse_headless",
     "resolve_overlap",
+    "saved_by_unit",
     "split_data",
 ]

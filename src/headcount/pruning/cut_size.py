@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,15 @@ from headcount.bench import measure_speed
 from headcount.errors import HeadcountError, counted
 from headcount.heads import UNITS, Head, count_units, counts
 from headcount.pruning.curve import Point, make_point
+from headcount.pruning.pruned import Budget
 from headcount.pruning.search import Cut, CutSearch
+from headcount.pruning.search_methods import removable
 from headcount.pruning.unit_costs import flops_of
 from headcount.settings import COST_OF, Pruning
-from headcount.stats import NonInferiority, about, foreseen, noninferior, planned_looks, unseen_share
+from headcount.stats import NonInferiority, foreseen, planned_looks
+from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import remove
-from headcount.tasks import Metric, Task
+from headcount.tasks import Task
 
 HALVINGS = 3  # between two steps of a search by cost
 BETWEEN = 7  # cuts that are tested between two steps of a search within a drop
@@ -187,31 +190,6 @@ def between(search: CutSearch, inside: Cut, outside: Cut) -> list[Cut]:
     return [_cut_at(search, order, place) for place in places]
 
 
-def unshowable(budget: Budget, metric: Metric, base: np.ndarray, confidence: float, what: str) -> str:
-    """Why a drop within the budget cannot be shown on this data, even if the cut changes nothing; empty if it can.
-
-    base: (N, S) the statistics of the whole model.
-    """
-    n, best = len(base), budget.test(metric, base, base, confidence)
-    if best.shown:
-        return ""
-    loss = "drop" if metric.higher_is_better else "rise"
-    asked, shown = f"{budget.points:g}", f"{float(f'{budget.in_points(abs(best.bound)):.2g}'):g}"
-    more = ""
-    if budget.allowed:
-        unseen = unseen_share(n, 1 - confidence) * budget.allowed / abs(best.bound)  # lost, they use up the budget
-        more = f"; at least about {about(math.log(1 - confidence) / math.log(1 - unseen)):,} are needed"
-    return (
-        f"{n:,} {what} example{'s' * (n != 1)} cannot show a {loss} of at most {in_unit(asked, metric)}: "
-        f"{in_unit(shown, metric)} is the best they can show, if nothing changes{more}"
-    )
-
-
-def in_unit(number: str, metric: Metric) -> str:
-    """Points in words: `2%` of a perplexity, `1 point` or `2 points` of anything else."""
-    return f"{number}{'%' if metric.relative else ' point' if number == '1' else ' points'}"
-
-
 def _cut_to_number(search: CutSearch, select_task: Task, base: np.ndarray) -> Chosen:
     """The cut of a given number of heads."""
     sizes = cut_sizes(search.settings, search.total)
@@ -308,19 +286,39 @@ class Saving:
 
     def refuse_impossible(self) -> None:
         """Say at once what removing every candidate would save, if that is not enough."""
-        search, settings = self.search, self.search.settings
-        most = self._of(remove(search.model, search.candidates))
+        search = self.search
+        emptied = remove(search.model, search.candidates)
+        most = measure_speed(search.model, emptied, self.task).high if self._name == "speedup" else self._of(emptied)
         if most >= self._asked:
             return
-        others = [name for name in UNITS[:2] if name not in (settings.units or ())]
-        advice = "add " + " and ".join(others) + " to {units}" if others else "lower {" + self._name + "}"
+        advice = self._what_would_reach_it()
         what = f"the {count_units(search.candidates)} that can be removed"
         if self._name == "speedup":
-            message = f"a speedup of {self._asked:g} cannot be reached: {most:.2f} is measured without {what}"
+            message = f"a speedup of {self._asked:g} cannot be reached: at most {most:.2f} is measured without {what}"
         else:
             part = "parameters" if self._name == "params" else "FLOPs"
             message = f"{self._asked:.1%} of the {part} cannot be saved: {what} hold {most:.1%} of them"
         raise HeadcountError(message, advice=advice)
+
+    def _what_would_reach_it(self) -> str:
+        """Which other settings allow to remove enough; that the goal must be lower, if none do."""
+        model, settings = self.search.model, self.search.settings
+        units = settings.units or ()
+        missing = [one for one in UNITS[:2] if one not in units and "sublayers" not in units]
+        wider: list[tuple[str, dict[str, Any]]] = []
+        if settings.kinds is not None:
+            wider.append(("leave {kinds} out", {"kinds": None}))
+        if settings.keep_at_least:
+            wider.append(("lower {keep_at_least}", {"keep_at_least": 0}))
+        if missing and not whole_anatomy(model).unknown:
+            wider.append((f"add {' and '.join(missing)} to {{units}}", {"units": (*units, *missing)}))
+        for number in range(1, len(wider) + 1):
+            for some in combinations(wider, number):
+                other = replace(settings, **{name: value for _, changes in some for name, value in changes.items()})
+                heads = anatomy(model, other.units or "heads").heads_of(other.kinds)
+                if self._of(remove(model, removable(heads, other.keep_at_least))) >= self._asked:
+                    return " and ".join(words for words, _ in some)
+        return "lower {" + self._name + "}"
 
     @property
     def _name(self) -> str:
@@ -342,45 +340,3 @@ class Saving:
     @cached_property
     def _whole_flops(self) -> int:
         return flops_of(self.search.model, self.task)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """A drop in points, in the metric's own unit and direction.
-
-    points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and loss.
-    allowed: the same as an amount of this metric, positive. point: one point as such an amount.
-    base: the unpruned model's score.
-    """
-
-    points: float
-    allowed: float
-    point: float
-    base: float
-    higher_is_better: bool
-
-    @classmethod
-    def of(cls, metric: Metric, points: float, base: float) -> Budget:
-        """The budget of this many points under a metric.
-
-        >>> from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE
-        >>> Budget.of(CLASSIFICATION["accuracy"], 0.5, base=0.88).allowed
-        0.005
-        >>> Budget.of(LANGUAGE["perplexity"], 2, base=50.0).allowed  # two percent, upwards
-        1.0
-        """
-        point = metric.points * (abs(base) if metric.relative and base else 1.0)
-        return cls(points, points * point, point, base, metric.higher_is_better)
-
-    def drop(self, score: float) -> float:
-        """How much worse than the base a score is, positive for worse."""
-        return self.base - score if self.higher_is_better else score - self.base
-
-    def in_points(self, drop: float) -> float:
-        """An amount of the metric as points."""
-        return drop / self.point
-
-    def test(self, metric: Metric, base: np.ndarray, after: np.ndarray, confidence: float = 0.95) -> NonInferiority:
-        """Whether statistics (N, S) before and after a cut show that its drop is within the budget."""
-        better = self.higher_is_better
-        return noninferior(base, after, metric, self.allowed, higher_is_better=better, level=confidence)

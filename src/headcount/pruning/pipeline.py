@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from headcount.bench import measure_speed, seconds_per_token
+from headcount.bench import Speed, measure_speed, seconds_per_token
 from headcount.errors import HeadcountError, counted, duration
 from headcount.evaluation import evaluate, make_plan, measure
 from headcount.pruning.calibration import CALIBRATION_TOKENS, Calibration
-from headcount.pruning.cut_size import TOO_FEW, Budget, Saving, choose_cut, cut_sizes, unshowable
-from headcount.pruning.pruned import Pruned
+from headcount.pruning.cut_size import TOO_FEW, Saving, choose_cut, cut_sizes
+from headcount.pruning.pruned import Budget, Pruned, unshowable
 from headcount.pruning.search import THOUSANDTHS, CutSearch
 from headcount.pruning.search_methods import removable
 from headcount.pruning.splits import Splits, refuse_headless, split_data
-from headcount.pruning.unit_costs import cost_table, flops_of
+from headcount.pruning.unit_costs import flops_by_unit, flops_of, saved_by_unit
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import unit_moments
 from headcount.settings import Pruning
 from headcount.stats import change_bounds
-from headcount.structure import anatomy, cache_bytes, device_of, whole_anatomy
+from headcount.structure import anatomy, cache_bytes, device_of
 from headcount.surgery import rounded
 from headcount.tasks import Metric, Task, refuse_non_tasks
 from headcount.training import recover
@@ -122,6 +122,7 @@ def prune(
     if precision is not None:
         rounded(smaller, precision)
     tell("testing", 0.0)
+    speed = measure_speed(model, smaller, data.test)
     return Pruned(
         model=smaller,
         removed=tuple(sorted(cut.removed)),
@@ -130,14 +131,19 @@ def prune(
         parameters_after=_parameters(smaller),
         flops_before=flops_of(model, data.select),
         flops_after=flops_of(smaller, data.select),
-        saved=_saved_by(model, smaller, data.select),
-        speed=measure_speed(model, smaller, data.test),
+        saved=saved_by_unit(model, smaller, data.select),
+        speed=speed,
         cache_before=cache_bytes(model),
         cache_after=cache_bytes(smaller),
         settings=settings,
         path=tried,
         recovery=tuple(scores),
-        remarks=(*data.remarks, *limits.values(), *_what_others_would_add(model, data.test, settings)),
+        remarks=(
+            *data.remarks,
+            *limits.values(),
+            *_slower_than_asked(speed, settings),
+            *_what_others_would_add(model, data.test, settings),
+        ),
         signature=signature,
         **_test(model, smaller, data.test, settings),
     )
@@ -186,32 +192,25 @@ def _test(whole: Any, smaller: Any, task: Task, settings: Pruning) -> dict[str, 
     }
 
 
-def _saved_by(model: Any, smaller: Any, task: Task) -> dict[str, float]:
-    """The share of all FLOPs that the removed heads did, and that of the removed neurons, by what each unit costs."""
-    before, after = (_flops_by_unit(one, task) for one in (model, smaller))
-    whole = flops_of(model, task)
-    change = {unit: before[unit] - after.get(unit, 0.0) for unit in before}
-    scale = (whole - flops_of(smaller, task)) / max(1.0, sum(change.values()))  # from per-token estimates to the count
-    return {unit: value * scale / whole for unit, value in change.items()}
-
-
-def _flops_by_unit(model: Any, task: Task) -> dict[str, float]:
-    """FLOPs per token of all heads, and of all neurons."""
-    sums = {"heads": 0.0, "neurons": 0.0}
-    for site in whole_anatomy(model).sites:
-        sums[f"{site.unit}s"] += cost_table(model, [site], "flops", task).total
-    return sums
+def _slower_than_asked(speed: Speed, settings: Pruning) -> list[str]:
+    """A remark where the speed that was asked for was measured during the search, and is not at its end."""
+    if settings.speedup is None or speed.high >= settings.speedup:
+        return []
+    return [
+        f"{settings.speedup:g} times as fast was measured during the search, and not at its end; measure again on a "
+        "quiet machine (headcount bench), or ask for more."
+    ]
 
 
 def _what_others_would_add(model: Any, task: Task, settings: Pruning) -> list[str]:
     """A remark where only heads are cut: how little of the model's arithmetic they are."""
-    each = _flops_by_unit(model, task)
+    each = flops_by_unit(model, task)
     if settings.units != ("heads",) or not each["neurons"]:
         return []
     share = each["heads"] / sum(each.values())
     return [
         f"Only heads were removed, which do {share:.0%} of the layers' arithmetic; "
-        f"neurons do the other {1 - share:.0%}, and can be removed, too (units: heads,neurons)."
+        f"neurons do the other {1 - share:.0%}, and can be removed, too, with units heads,neurons."
     ]
 
 

@@ -225,7 +225,8 @@ def candidates_of(
         together = [tuple(heads[place] for place in places) for places in in_groups(found, heads)]
         whole_groups = [some for some in together if all(head in free for head in some)]
         one_by_one = [Candidate(sum(free[head] for head in some), some) for some in whole_groups]
-    whole = [Candidate(losses[site.name], site.heads, alone=False) for site in sites if site.name in losses]
+    there = [site for site in sites if site.kept and site.name in losses]
+    whole = [Candidate(losses[site.name], site.heads, alone=False) for site in there]
     return [*one_by_one, *([] if keep_at_least else whole)]
 
 

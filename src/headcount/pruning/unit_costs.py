@@ -18,7 +18,7 @@ import torch
 from headcount.bench import count_flops, interleaved, measure_speed, unit_flops
 from headcount.heads import Head
 from headcount.runs import RunDirectory
-from headcount.structure import Site, device_of
+from headcount.structure import Site, device_of, whole_anatomy
 from headcount.surgery import remove
 from headcount.tasks import Task
 
@@ -122,6 +122,23 @@ def _share_of_time(model: Any, sites: list[Site], width: int, task: Task) -> flo
     """The time of the model with this many units at each of the sites, as a share of the whole model's."""
     narrow = remove(model, [head for site in sites for head in site.heads[width:]])
     return 1.0 / measure_speed(model, narrow, task, rounds=ROUNDS).speedup
+
+
+def saved_by_unit(model: Any, smaller: Any, task: Task) -> dict[str, float]:
+    """The share of all FLOPs that the removed heads did, and that of the removed neurons, by what each unit costs."""
+    before, after = (flops_by_unit(one, task) for one in (model, smaller))
+    whole = flops_of(model, task)
+    change = {unit: before[unit] - after.get(unit, 0.0) for unit in before}
+    scale = (whole - flops_of(smaller, task)) / max(1.0, sum(change.values()))  # from per-token estimates to the count
+    return {unit: value * scale / whole for unit, value in change.items()}
+
+
+def flops_by_unit(model: Any, task: Task) -> dict[str, float]:
+    """FLOPs per token of all heads, and of all neurons."""
+    sums = {"heads": 0.0, "neurons": 0.0}
+    for site in whole_anatomy(model).sites:
+        sums[f"{site.unit}s"] += cost_table(model, [site], "flops", task).total
+    return sums
 
 
 def flops_of(model: Any, task: Task, examples: int = 8) -> int:

@@ -152,6 +152,9 @@ class RunRecord:
         heads, neurons = len(self.listed("removed")), self.removed_neurons
         parts = [f"{heads} of {self.total_heads} heads"] if heads or not neurons else []
         parts += [f"{neurons:,} of {self.total_neurons:,} neurons"] if neurons else []
+        whole = [row for row in self.rows("sites") if number(row.get("left")) == 0]
+        if whole and "sublayers" in self.texts("units"):
+            parts[-1] += f" ({numbers.units(len(whole), 'sublayer')} as a whole)"
         return " and ".join(parts)
 
     def data(self, key: str = "data") -> str:

@@ -16,7 +16,7 @@ from scipy import stats as scipy_stats
 from headcount.errors import BadData, HeadcountError, unknown
 from headcount.heads import Head, Span, format_ranges, format_units, parse_heads, parse_ranges, parse_units
 from headcount.reporting import Shown
-from headcount.stats import change_bounds
+from headcount.stats import change_bounds, paired_bounds
 
 PAIRS = 20  # of disjoint samples, for each size in `convergence`
 MOST = 1_000_000  # the highest index of a neuron that a file may name; real sites have fewer
@@ -108,11 +108,16 @@ class Scores(Shown):
         return [self.units[i] for i in np.argsort(ranked, kind="stable")]
 
     def intervals(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """The lower and the upper end of each raw score's bootstrap interval, (units,) each."""
-        rows = self.values.astype(np.float64)
+        """The lower and the upper end of each raw score's interval, (units,) each.
+
+        Tango's where rows are answers that turn right or wrong (the oracle's), a bootstrap's otherwise.
+        """
+        rows, tail = self.values.astype(np.float64), (1 - level) / 2
+        if np.isin(rows, (-1, 0, 1)).all():
+            return paired_bounds((rows < 0).sum(0), (rows > 0).sum(0), len(rows), tail)
         counted = np.stack([np.ones_like(rows.T), rows.T], axis=-1)  # (units, rows, 2)
         none = np.stack([np.ones(len(rows)), np.zeros(len(rows))], axis=-1)
-        return change_bounds(none, counted, lambda sums: sums[..., 1] / sums[..., 0], (1 - level) / 2, resamples=1000)
+        return change_bounds(none, counted, lambda sums: sums[..., 1] / sums[..., 0], tail, resamples=1000)
 
     def convergence(self, target: float = 0.95, seed: int = 0) -> Convergence:
         """How many rows two independent estimates need to agree on the order of the units."""

@@ -4,7 +4,7 @@ Everywhere, N is the number of examples, S of statistics per example, M of masks
 function from summed statistics (..., S) to scores (...), or an object like `tasks.Metric`.
 """
 
-from headcount.stats.intervals import SEED, change_bounds, interval, resamples_needed, unseen_share
+from headcount.stats.intervals import SEED, change_bounds, interval, paired_bounds, resamples_needed, unseen_share
 from headcount.stats.paired_tests import (
     MCNEMAR,
     Correlation,
@@ -40,6 +40,7 @@ __all__ = [
     "interval",
     "mcnemar_exact",
     "noninferior",
+    "paired_bounds",
     "paired_effects",
     "paired_t",
     "paired_test",

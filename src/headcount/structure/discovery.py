@@ -58,7 +58,8 @@ def anatomy(model: nn.Module, units: str | Iterable[str] = "heads") -> Anatomy:
         return Anatomy(tuple(attention))
     layers, reason = _feed_forward(model, modules, attention)
     if reason:
-        raise UnsupportedModel(reason, advice="CONTRIBUTING.md shows how to add a family in 20 lines")
+        add = "CONTRIBUTING.md shows how to add a family in 20 lines"
+        raise UnsupportedModel(reason, advice=f"choose {{units}} heads; {add}" if attention else add)
     return Anatomy((*([] if asked == ("neurons",) else attention), *layers), asked)
 
 
@@ -133,7 +134,13 @@ class Anatomy:
         """
         wanted = set(self.kinds if kinds is None else kinds)
         for kind in sorted(wanted - set(self.kinds)):
-            raise HeadcountError(unknown("attention kind", kind, self.kinds))
+            what = "kind" if len(self.asked) > 1 or "heads" not in self.asked else "attention kind"
+            if self.asked in (("neurons",), ("heads",)) and kind.endswith(FEED_FORWARD) == (self.asked == ("heads",)):
+                raise HeadcountError(
+                    f"sites of kind {kind} have no {self.asked[0]}",
+                    advice=f"choose {{kinds}} from {', '.join(self.kinds)}, or other {{units}}",
+                )
+            raise HeadcountError(unknown(what, kind, self.kinds))
         sites = tuple(site for site in self.sites if site.kind in wanted)
         if layers is None:
             return sites
@@ -223,7 +230,8 @@ class Anatomy:
         units = [name.removesuffix("s") for name in names]
         counts = [counted(sum(len(site.kept) for site in self.sites if site.unit == unit), unit) for unit in units]
         what = f"{' and '.join(counts)} at " if counts else ""
-        return f"<{what}{counted(len(self.sites), 'site')}: {', '.join(self.kinds)}>"
+        unit = "sublayer" if "sublayers" in self.asked else "site"
+        return f"<{what}{counted(len(self.sites), unit)}: {', '.join(self.kinds)}>"
 
 
 def _attention(model: nn.Module) -> tuple[dict[str, nn.Module], list[AttentionSite]]:
