@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headcount.pruning.pruned import Budget
+from headcount.pruning.cut_size import Budget
 from headcount.stats import noninferior
 from headcount.stats.intervals import resampled
 from headcount.tasks import Metric

@@ -74,5 +74,5 @@ def test_a_range_with_a_huge_end_is_a_range():
 
 
 def test_what_is_no_kind_of_unit_is_named():
-    with pytest.raises(HeadcountError, match="unknown unit '3'"):
+    with pytest.raises(HeadcountError, match="3 is not a kind of unit; choose units=… from heads, neurons, sublayers"):
         asked_units(3)

@@ -21,7 +21,8 @@ import torch
 from benchmarks.pruning.data import JOBS, read, where
 from headcount.evaluation import evaluate
 from headcount.heads import counts
-from headcount.pruning.pruned import Budget, unshowable
+from headcount.pruning.cut_size import Budget
+from headcount.pruning.pipeline import unshowable
 from headcount.pruning.search import CutSearch
 from headcount.settings import Pruning
 from headcount.stats import at_most

@@ -109,7 +109,7 @@ def _parse_unit(text: str) -> Head | Span:
     if match is None and isinstance(text, str) and not _HEAD.fullmatch(text.strip()):
         raise HeadcountError(
             f"{text!r} is not a unit",
-            advice="write a head or neuron as encoder.3.5, several as encoder_ffn.3.0-511, a sublayer as encoder.3",
+            advice="write kind.layer.index, as encoder.3.5, several as encoder_ffn.3.0-511, a sublayer as encoder.3",
         )
     if match is None:
         return Head.parse(text)
@@ -239,8 +239,11 @@ def asked_units(units: str | Iterable[str]) -> tuple[str, ...]:
     >>> asked_units("neurons, heads")
     ('heads', 'neurons')
     """
-    given = [units] if isinstance(units, str) or not isinstance(units, Iterable) else units
-    names = [name.strip() for one in given for name in (one.split(",") if isinstance(one, str) else [repr(one)])]
+    given = [units] if isinstance(units, str) or not isinstance(units, Iterable) else list(units)
+    for one in given:
+        if not isinstance(one, str):
+            raise HeadcountError(f"{one!r} is not a kind of unit", advice=f"choose {{units}} from {', '.join(UNITS)}")
+    names = [name.strip() for one in given for name in one.split(",")]
     for name in names:
         if name not in UNITS:
             raise HeadcountError(unknown("unit", name, UNITS))

@@ -74,7 +74,11 @@ def test_half_of_the_flops_by_heads_and_neurons(headcount, place, tmp_path):
     assert 0.48 < found["flops_left"] <= 0.5
     assert found["units"] == ["heads", "neurons"]
     smaller = anatomy(load(found["path"]), ["heads", "neurons"])
-    assert found["left_by_site"] == {site.name: len(site.kept) for site in smaller.sites}
+    assert found["stages"][-1]["left_by_site"] == {site.name: len(site.kept) for site in smaller.sites}
+    assert [(site["left"], f"{site['kind']}.{site['layer']}") for site in found["sites"]] == [
+        (len(site.kept), site.name) for site in smaller.sites
+    ]
+    assert set(found["left_by_site"]) == {site.name for site in smaller.sites if site.unit == "head"}
     whole = anatomy(load(place / "classifier"), ["heads", "neurons"])
     assert set(whole.check(found["removed"])) == set(whole.heads) - set(smaller.heads)
 
@@ -112,7 +116,7 @@ def test_the_epochs_of_the_original_are_read_if_known(tmp_path):
         (("--target-flops", "half", "--out", "x"), ("--target-flops", "'half'"), 2),
         (("--target-flops", "50", "--out", "x"), ("--target-flops", "50"), 2),
         (("--lambda", "0", "--out", "x"), ("--lambda", "0"), 2),
-        (("--target-heads", "3,6", "--out", "x"), ("--target-heads", "[3, 6]"), 2),
+        (("--target-heads", "3,6", "--out", "x"), ("--target-heads", "3, 6"), 2),
         (("--target-heads", "3", "--units", "heads,neurons", "--out", "x"), ("heads, neurons", "--target-flops"), 1),
         (("--target-flops", "50%", "--units", "layers", "--out", "x"), ("layers",), 2),
         (("--target-flops", "10%", "--out", "x"), ("10.0%", "--target-flops", "--units"), 1),

@@ -11,7 +11,8 @@ from headcount import evaluate, prune, remove
 from headcount.errors import BadData, HeadcountError, RunConflict
 from headcount.pruning import Pruned, Pruning, forecast
 from headcount.pruning import search as search_module
-from headcount.pruning.pruned import Budget, unshowable
+from headcount.pruning.cut_size import Budget
+from headcount.pruning.pipeline import unshowable
 from headcount.pruning.splits import split_in_two
 from headcount.stats import NonInferiority, noninferior
 from headcount.structure import anatomy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -15,15 +15,14 @@ from headcount.bench import measure_speed
 from headcount.errors import HeadcountError, counted
 from headcount.heads import UNITS, Head, count_units, counts
 from headcount.pruning.curve import Point, make_point
-from headcount.pruning.pruned import Budget
 from headcount.pruning.search import Cut, CutSearch
 from headcount.pruning.search_methods import removable
 from headcount.pruning.unit_costs import flops_of
 from headcount.settings import COST_OF, Pruning
-from headcount.stats import NonInferiority, foreseen, planned_looks
+from headcount.stats import NonInferiority, foreseen, noninferior, planned_looks
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import remove
-from headcount.tasks import Task
+from headcount.tasks import Metric, Task
 
 HALVINGS = 3  # between two steps of a search by cost
 BETWEEN = 7  # cuts that are tested between two steps of a search within a drop
@@ -340,3 +339,50 @@ class Saving:
     @cached_property
     def _whole_flops(self) -> int:
         return flops_of(self.search.model, self.task)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A drop in points, in the metric's own unit and direction.
+
+    points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and loss.
+    allowed: the same as an amount of this metric, positive. point: one point as such an amount.
+    base: the unpruned model's score.
+    """
+
+    points: float
+    allowed: float
+    point: float
+    base: float
+    higher_is_better: bool
+
+    @classmethod
+    def of(cls, metric: Metric, points: float, base: float) -> Budget:
+        """The budget of this many points under a metric.
+
+        >>> from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE
+        >>> Budget.of(CLASSIFICATION["accuracy"], 0.5, base=0.88).allowed
+        0.005
+        >>> Budget.of(LANGUAGE["perplexity"], 2, base=50.0).allowed  # two percent, upwards
+        1.0
+        """
+        point = metric.points * (abs(base) if metric.relative and base else 1.0)
+        return cls(points, points * point, point, base, metric.higher_is_better)
+
+    def drop(self, score: float) -> float:
+        """How much worse than the base a score is, positive for worse."""
+        return self.base - score if self.higher_is_better else score - self.base
+
+    def in_points(self, drop: float) -> float:
+        """An amount of the metric as points."""
+        return drop / self.point
+
+    def test(self, metric: Metric, base: np.ndarray, after: np.ndarray, confidence: float = 0.95) -> NonInferiority:
+        """Whether statistics (N, S) before and after a cut show that its drop is within the budget."""
+        better = self.higher_is_better
+        return noninferior(base, after, metric, self.allowed, higher_is_better=better, level=confidence)
+
+
+def in_unit(number: str, metric: Metric) -> str:
+    """Points in words: `2%` of a perplexity, `1 point` or `2 points` of anything else."""
+    return f"{number}{'%' if metric.relative else ' point' if number == '1' else ' points'}"

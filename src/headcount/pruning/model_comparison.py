@@ -15,7 +15,8 @@ from torch import nn
 from headcount.engine import Arrays, Progress, batches_by_length, device_type, is_finite, over_shards, tokens_for
 from headcount.errors import BadData, HeadcountError, counted
 from headcount.export import open_onnx
-from headcount.pruning.pruned import Budget, Pruned
+from headcount.pruning.cut_size import Budget
+from headcount.pruning.pruned import Pruned
 from headcount.reporting import Shown
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.stats import NonInferiority, noninferior, paired_effects

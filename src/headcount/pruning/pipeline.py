@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +20,8 @@ from headcount.bench import Speed, measure_speed, seconds_per_token
 from headcount.errors import HeadcountError, counted, duration
 from headcount.evaluation import evaluate, make_plan, measure
 from headcount.pruning.calibration import CALIBRATION_TOKENS, Calibration
-from headcount.pruning.cut_size import TOO_FEW, Saving, choose_cut, cut_sizes
-from headcount.pruning.pruned import Budget, Pruned, unshowable
+from headcount.pruning.cut_size import TOO_FEW, Budget, Saving, choose_cut, cut_sizes, in_unit
+from headcount.pruning.pruned import Pruned
 from headcount.pruning.search import THOUSANDTHS, CutSearch
 from headcount.pruning.search_methods import removable
 from headcount.pruning.splits import Splits, refuse_headless, split_data
@@ -28,7 +29,7 @@ from headcount.pruning.unit_costs import flops_by_unit, flops_of, saved_by_unit
 from headcount.runs import RunDirectory, model_signature, open_run, versions
 from headcount.scoring import unit_moments
 from headcount.settings import Pruning
-from headcount.stats import change_bounds
+from headcount.stats import about, change_bounds, unseen_share
 from headcount.structure import anatomy, cache_bytes, device_of
 from headcount.surgery import rounded
 from headcount.tasks import Metric, Task, refuse_non_tasks
@@ -146,6 +147,26 @@ def prune(
         ),
         signature=signature,
         **_test(model, smaller, data.test, settings),
+    )
+
+
+def unshowable(budget: Budget, metric: Metric, base: np.ndarray, confidence: float, what: str) -> str:
+    """Why a drop within the budget cannot be shown on this data, even if the cut changes nothing; empty if it can.
+
+    base: (N, S) the statistics of the whole model.
+    """
+    n, best = len(base), budget.test(metric, base, base, confidence)
+    if best.shown:
+        return ""
+    loss = "drop" if metric.higher_is_better else "rise"
+    asked, shown = f"{budget.points:g}", f"{float(f'{budget.in_points(abs(best.bound)):.2g}'):g}"
+    more = ""
+    if budget.allowed:
+        unseen = unseen_share(n, 1 - confidence) * budget.allowed / abs(best.bound)  # lost, they use up the budget
+        more = f"; at least about {about(math.log(1 - confidence) / math.log(1 - unseen)):,} are needed"
+    return (
+        f"{n:,} {what} example{'s' * (n != 1)} cannot show a {loss} of at most {in_unit(asked, metric)}: "
+        f"{in_unit(shown, metric)} is the best they can show, if nothing changes{more}"
     )
 
 

@@ -1,96 +1,24 @@
-"""`Pruned`: the result of a pruning job with the evidence for it, as JSON and in words.
-
-`Budget`: the drop that it is tested for, in the units of any metric.
-"""
+"""`Pruned`: the result of a pruning job with the evidence for it, as JSON and in words."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from headcount.bench import Speed
 from headcount.errors import counted
 from headcount.heads import Head, format_units
 from headcount.pruning.curve import Point
+from headcount.pruning.cut_size import Budget, in_unit
 from headcount.reporting import Shown
 from headcount.settings import Pruning
-from headcount.stats import NonInferiority, about, noninferior, unseen_share
+from headcount.stats import NonInferiority
 from headcount.structure import anatomy, whole_anatomy
 from headcount.surgery import Evidence
 from headcount.tasks import Metric
 
 TRIED = ("score", "low", "high", "change", "change_low", "change_high", "examples")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """A drop in points, in the metric's own unit and direction.
-
-    points: hundredths of accuracy, F1 and Matthews, points of BLEU and chrF, percent of perplexity and loss.
-    allowed: the same as an amount of this metric, positive. point: one point as such an amount.
-    base: the unpruned model's score.
-    """
-
-    points: float
-    allowed: float
-    point: float
-    base: float
-    higher_is_better: bool
-
-    @classmethod
-    def of(cls, metric: Metric, points: float, base: float) -> Budget:
-        """The budget of this many points under a metric.
-
-        >>> from headcount.tasks.metrics import CLASSIFICATION, LANGUAGE
-        >>> Budget.of(CLASSIFICATION["accuracy"], 0.5, base=0.88).allowed
-        0.005
-        >>> Budget.of(LANGUAGE["perplexity"], 2, base=50.0).allowed  # two percent, upwards
-        1.0
-        """
-        point = metric.points * (abs(base) if metric.relative and base else 1.0)
-        return cls(points, points * point, point, base, metric.higher_is_better)
-
-    def drop(self, score: float) -> float:
-        """How much worse than the base a score is, positive for worse."""
-        return self.base - score if self.higher_is_better else score - self.base
-
-    def in_points(self, drop: float) -> float:
-        """An amount of the metric as points."""
-        return drop / self.point
-
-    def test(self, metric: Metric, base: np.ndarray, after: np.ndarray, confidence: float = 0.95) -> NonInferiority:
-        """Whether statistics (N, S) before and after a cut show that its drop is within the budget."""
-        better = self.higher_is_better
-        return noninferior(base, after, metric, self.allowed, higher_is_better=better, level=confidence)
-
-
-def unshowable(budget: Budget, metric: Metric, base: np.ndarray, confidence: float, what: str) -> str:
-    """Why a drop within the budget cannot be shown on this data, even if the cut changes nothing; empty if it can.
-
-    base: (N, S) the statistics of the whole model.
-    """
-    n, best = len(base), budget.test(metric, base, base, confidence)
-    if best.shown:
-        return ""
-    loss = "drop" if metric.higher_is_better else "rise"
-    asked, shown = f"{budget.points:g}", f"{float(f'{budget.in_points(abs(best.bound)):.2g}'):g}"
-    more = ""
-    if budget.allowed:
-        unseen = unseen_share(n, 1 - confidence) * budget.allowed / abs(best.bound)  # lost, they use up the budget
-        more = f"; at least about {about(math.log(1 - confidence) / math.log(1 - unseen)):,} are needed"
-    return (
-        f"{n:,} {what} example{'s' * (n != 1)} cannot show a {loss} of at most {in_unit(asked, metric)}: "
-        f"{in_unit(shown, metric)} is the best they can show, if nothing changes{more}"
-    )
-
-
-def in_unit(number: str, metric: Metric) -> str:
-    """Points in words: `2%` of a perplexity, `1 point` or `2 points` of anything else."""
-    return f"{number}{'%' if metric.relative else ' point' if number == '1' else ' points'}"
 
 
 @dataclass(frozen=True, eq=False)
